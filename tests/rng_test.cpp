@@ -15,7 +15,7 @@ TEST_CASE("SplitMix64 gives the published outputs", "[unit]") {
   for (const std::uint64_t e : expected) CHECK(qkgpt::mix64(state += qkgpt::golden_gamma) == e);
 }
 
-TEST_CASE("streams differ by seed, purpose and place", "[unit]") {
+TEST_CASE("streams differ by seed and purpose and place", "[unit]") {
   std::set<std::uint64_t> keys;
   for (std::uint64_t seed = 0; seed < 3; ++seed)
     for (const char* purpose : {"init", "batch", "dropout"})
@@ -33,7 +33,7 @@ TEST_CASE("integers below n are uniform and reach both ends", "[unit]") {
   CHECK(s.below(0, 1) == 0);
 }
 
-TEST_CASE("normals have mean 0, variance 1 and the tails of a Gaussian", "[unit]") {
+TEST_CASE("normals have mean 0 and variance 1 and the tails of a Gaussian", "[unit]") {
   const Stream s(7, "init", std::string_view("transformer.wte.weight"));
   double sum = 0, sum2 = 0, sum4 = 0;
   const int n = 200000;

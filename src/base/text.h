@@ -32,8 +32,7 @@ inline void append(std::string& out, std::string_view s) { out += s; }
 inline void append(std::string& out, char c) { out += c; }
 inline void append(std::string& out, double x) { out += shortest(x); }
 template <class T>
-  requires std::is_integral_v<T> && (!std::is_same_v<T, char>)
-void append(std::string& out, T x) {
+requires std::is_integral_v<T> &&(!std::is_same_v<T, char>)void append(std::string& out, T x) {
   out += std::to_string(x);
 }
 }  // namespace detail
@@ -50,7 +49,7 @@ std::string cat(const Parts&... parts) {
 inline std::string grouped(Index n) {
   std::string s = std::to_string(n);
   for (Index i = static_cast<Index>(s.size()) - 3; i > (n < 0 ? 1 : 0); i -= 3)
-    s.insert(static_cast<std::size_t>(i), ",");
+    s.insert(static_cast<std::size_t>(i), 1, ',');
   return s;
 }
 
@@ -62,11 +61,11 @@ inline std::string bytes_text(double bytes) {
   return fixed(bytes, u == 0 ? 0 : bytes < 10 ? 2 : 1) + " " + units[u];
 }
 
-// The candidate with the smallest edit distance to `word`, or "" when none is near (more than a third
-// of the letters differ).
+// The candidate with the smallest edit distance to `word`, or "" when none is near: a letter or a swap in a
+// short word, more in a longer one.
 inline std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
-  std::size_t best_distance = std::max<std::size_t>(word.size() / 3, 1) + 1;
+  std::size_t best_distance = word.size() < 4 ? 2 : word.size() / 3 + 2;
   for (const std::string& candidate : candidates) {
     std::vector<std::size_t> row(candidate.size() + 1);
     for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;

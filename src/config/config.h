@@ -2,6 +2,8 @@
 // config.json all read that table. To add a key: a member here and its line in fields() (config.cpp).
 #pragma once
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -76,12 +78,20 @@ using Member = std::variant<Index Config::*, std::uint64_t Config::*, double Con
 struct Field {
   const char* name;
   Member member;
-  double low, high;          // accepted range of a number, both ends included unless open
+  double low, high;          // accepted range of a number (unused for other types), ends included unless open
   bool low_open, high_open;  // the end itself is not accepted
   const char* meaning;       // one line, also what null means
 };
 
 const std::vector<Field>& fields();
+
+inline constexpr double count_limit = 2147483647.0;  // 2^31 - 1
+inline constexpr double real_limit = 1e30;           // finite in float32, with room for a product
+
+// What a key or range accepts, for messages and help: "an integer >= 1 or null", ">= 0 and < 1". An upper end
+// of count_limit or real_limit only guards the arithmetic and is said when `seen` exceeds it.
+std::string expected_text(const Field& field, double seen = 0);
+std::string range_text(double low, double high, bool low_open = false, bool high_open = false, double seen = 0);
 
 // "--KEY=VALUE" from the command line, KEY already with underscores.
 struct Override {
@@ -91,7 +101,10 @@ struct Override {
 // Defaults < files from left to right < overrides. All faults are collected into one usage Error, a line
 // each: "FILE:LINE:COLUMN: key: what is wrong; what would be right" ("--key: ..." for the command line).
 // Rules that join keys (n_embd divisible by n_head, ...) are checked on the result.
-Config load_config(const std::vector<std::string>& files, const std::vector<Override>& overrides);
+// `base` takes the place of the defaults: a resumed run layers what is given over its checkpoint's config.
+// With `partial`, a missing `data` is no fault.
+Config load_config(const std::vector<std::string>& files, const std::vector<Override>& overrides,
+                   const Config& base = {}, bool partial = false);
 
 // The same from JSON text; `name` stands in messages. For the config inside a checkpoint.
 Config parse_config(std::string_view json, const std::string& name);
@@ -103,12 +116,15 @@ std::string to_json(const Config& config, bool portable = false);
 // JSON text of one key's value, for messages ("null", "0.001", "\"qk_norm\"").
 std::string value_text(const Config& config, const Field& field);
 
+// Names of the keys whose values differ, in table order.
+std::vector<std::string> changed_keys(const Config& a, const Config& b);
+
 std::string help_text();    // every key: name, type, default, range, meaning
 std::string json_schema();  // configs/schema.json
 
 // Resolved values of keys whose null means "derived".
-double min_lr(const Config& config);            // null: learning_rate / 10
-Index lr_decay_iters(const Config& config);     // null: max_iters
-double qk_scale_init(const Config& config);     // null: log2(T^2 - T), T = block_size (Henry et al.)
+double min_lr(const Config& config);         // null: learning_rate / 10
+Index lr_decay_iters(const Config& config);  // null: max_iters
+double qk_scale_init(const Config& config);  // null: log2(T^2 - T), T = block_size (Henry et al.)
 
 }  // namespace qkgpt

@@ -22,9 +22,11 @@ constexpr int lanes = 4;
 constexpr const char* simd_name = "baseline";
 #endif
 
-// aligned(4): rows of 65 floats start anywhere. may_alias: a vector may look at an array of float.
-using vec = float __attribute__((vector_size(lanes * 4), aligned(4), may_alias));
-using ivec = std::int32_t __attribute__((vector_size(lanes * 4), aligned(4), may_alias));
+// aligned(4): rows of 65 floats start anywhere. may_alias: a vector may look at an array of float. Both stand
+// before the equals sign: behind it, in a `using`, Clang ignores aligned without a word.
+using vec [[gnu::aligned(4), gnu::may_alias]] = float __attribute__((vector_size(lanes * 4)));
+using ivec [[gnu::aligned(4), gnu::may_alias]] = std::int32_t __attribute__((vector_size(lanes * 4)));
+static_assert(alignof(vec) == 4 && alignof(ivec) == 4);
 
 inline vec load(const float* p) { return *reinterpret_cast<const vec*>(p); }
 inline void store(float* p, vec v) { *reinterpret_cast<vec*>(p) = v; }

@@ -1,0 +1,75 @@
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "base/signals.h"
+#include "base/text.h"
+#include "base/version.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "kernels/simd.h"
+
+namespace qkgpt {
+namespace {
+
+struct Row {
+  const char* name;
+  int (*run)(const std::vector<std::string>&);
+  const char* summary;
+};
+constexpr Row rows[] = {
+    {"train", train_command, "train a model, or go on with --resume"},
+    {"sample", sample_command, "write text with a trained model"},
+    {"eval", eval_command, "measure the loss over a whole split"},
+    {"inspect", inspect_command, "verify a checkpoint and print what is in it"},
+};
+
+std::string usage() {
+  std::string out =
+      "qkgpt trains small character-level GPTs on CPU cores, with standard or query-key-normalised attention.\n\n"
+      "usage: qkgpt COMMAND [arguments]\n\n";
+  for (const Row& r : rows)
+    out += cat("  ", std::string(r.name) + std::string(9 - std::string_view(r.name).size(), ' '),
+               std::string_view(r.summary), "\n");
+  return out + "\n`qkgpt COMMAND --help` explains a command; `qkgpt train --help` lists every config key.\n";
+}
+
+int dispatch(const std::vector<std::string>& arguments) {
+  const std::string first = arguments.empty() ? "" : arguments[0];
+  if (first == "--help" || first == "-h" || first == "help") return write_out(usage()), 0;
+  if (first == "--version")
+    return write_out(cat("qkgpt ", std::string_view(version()), " (", std::string_view(simd_name), ", built for ",
+                         std::string_view(build_arch()), ")\n")),
+           0;
+  std::vector<std::string> names;
+  for (const Row& r : rows) {
+    if (first == r.name) return r.run({arguments.begin() + 1, arguments.end()});
+    names.emplace_back(r.name);
+  }
+  if (first.empty()) throw Error(ErrorKind::usage, "qkgpt: no command; `qkgpt --help` lists them");
+  const std::string near = nearest(first, names);
+  throw Error(ErrorKind::usage, cat(first, ": unknown command; ",
+                                    near.empty() ? "`qkgpt --help` lists them" : "did you mean " + near + "?"));
+}
+
+int complain(const std::string& message, ErrorKind kind) {
+  std::fputs((message + "\n").c_str(), stderr);
+  return static_cast<int>(kind);
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv) {
+  try {
+    ignore_write_signals();
+    return dispatch({argv + 1, argv + argc});
+  } catch (const Error& e) {
+    return complain(e.what(), e.kind());
+  } catch (const std::bad_alloc&) {
+    return complain("memory: not enough; a smaller model, block_size or batch_size needs less", ErrorKind::unexpected);
+  } catch (const std::exception& e) {
+    return complain(cat("unexpected: ", std::string_view(e.what())), ErrorKind::unexpected);
+  }
+}
+
+}  // namespace qkgpt

@@ -1,0 +1,52 @@
+#include <cstdio>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "train/trainer.h"
+
+namespace qkgpt {
+namespace {
+
+const Command& command() {
+  static const Command c = {
+      .name = "train",
+      .synopsis = "[CONFIG.json ...] [--KEY=VALUE ...]",
+      .summary = "Trains a model. Later config files override earlier ones, --KEY=VALUE overrides all files.",
+      .most_positionals = any_number,
+      .options = {{"resume", "CHECKPOINT", "", "go on with the run in out_dir, or with this checkpoint", true},
+                  {"overwrite", "", "", "start afresh in a directory that holds a run"},
+                  {"print-config", "", "", "print the resolved config and stop"},
+                  {"dry-run", "", "", "print parameters, memory and an estimate of the time, and stop"},
+                  {"progress", "auto|always|never", "auto", "the redrawn progress line on stderr"},
+                  {"quiet", "", "", "only evaluations, warnings and errors"}},
+      .config_keys = true,
+  };
+  return c;
+}
+
+ProgressMode progress_mode(const std::string& text) {
+  if (text == "auto") return ProgressMode::automatic;
+  if (text == "always") return ProgressMode::always;
+  if (text == "never") return ProgressMode::never;
+  throw Error(ErrorKind::usage, "--progress: '" + text + "' is unknown; expected auto, always or never");
+}
+
+}  // namespace
+
+int train_command(const std::vector<std::string>& arguments) {
+  const Arguments a = parse_arguments(command(), arguments);
+  if (a.has("help")) return write_out(command_help(command())), 0;
+  const TrainRequest request = {.config_files = a.positionals,
+                                .overrides = a.overrides,
+                                .resume = a.has("resume"),
+                                .resume_path = a.get("resume", ""),
+                                .overwrite = a.has("overwrite"),
+                                .quiet = a.has("quiet"),
+                                .progress = progress_mode(a.get("progress", "auto"))};
+  if (a.has("print-config")) return write_out(to_json(load_config(request.config_files, request.overrides))), 0;
+  if (a.has("dry-run")) return dry_run(request), 0;
+  return train(request);
+}
+
+}  // namespace qkgpt

@@ -1,0 +1,121 @@
+#include "model/gpt.h"
+
+#include <cmath>
+
+#include "base/rng.h"
+#include "base/text.h"
+
+namespace qkgpt {
+
+Dropout Noise::at(Index layer, const char* site) const {
+  if (p == 0.0) return {};
+  return {p, Stream(seed, "dropout", step, micro_batch, layer, std::string_view(site)).key()};
+}
+
+Var& Block::operator()(Tape& tape, Var& x, const Noise& noise, const Probe& probe) const {
+  Var& qkv = c_attn(tape, ln_1(tape, x));
+  if (probe) probe(layer, qkv.value, attention);
+  Var& y = qkgpt::attention(tape, qkv, attention, noise.at(layer, "attention"));
+  Var& middle = attn_c_proj.onto(tape, x, y, noise.at(layer, "attn.c_proj"));
+  Var& hidden = gelu(tape, c_fc(tape, ln_2(tape, middle)));
+  return mlp_c_proj.onto(tape, middle, hidden, noise.at(layer, "mlp.c_proj"));
+}
+
+Gpt::Gpt(const Config& config, Index vocab_size) : config_(config), vocab_size_(vocab_size) {
+  const Index V = vocab_size, C = config.n_embd, T = config.block_size, d = C / config.n_head;
+  const auto linear_layer = [&](const std::string& name, Index out, Index in) {
+    Param* weight = &params_.add(name + ".weight", {out, in}, true);
+    return Linear{weight, config.bias ? &params_.add(name + ".bias", {out}, false) : nullptr};
+  };
+  const auto norm_layer = [&](const std::string& name) {
+    Param* weight = &params_.add(name + ".weight", {C}, false);
+    return LayerNorm{weight, config.bias ? &params_.add(name + ".bias", {C}, false) : nullptr};
+  };
+  wte_ = &params_.add("transformer.wte.weight", {V, C}, true);
+  wpe_ = &params_.add("transformer.wpe.weight", {T, C}, true);
+  const AttentionRow& kind = row(config.attention);
+  for (Index i = 0; i < config.n_layer; ++i) {
+    const std::string name = cat("transformer.h.", i, ".");
+    Block b{};
+    b.layer = i;
+    b.ln_1 = norm_layer(name + "ln_1");
+    b.c_attn = linear_layer(name + "attn.c_attn", 3 * C, C);
+    b.attn_c_proj = linear_layer(name + "attn.c_proj", C, C);
+    b.attention = {.n_head = config.n_head, .norm = kind.norm, .scale = kind.scale, .eps = config.qk_norm_eps};
+    if (kind.scale == LogitScale::learned) {
+      b.attention.scale_param = &params_.add(name + "attn.qk_scale", {1}, false);
+      b.attention.scale_param->lr_mult = config.qk_scale_lr_mult;
+    }
+    if (kind.scale == LogitScale::temperature)
+      b.attention.scale_param = &params_.add(name + "attn.temperature", {1}, false);
+    if (kind.scale == LogitScale::fixed) b.attention.fixed_scale = qk_scale_init(config);
+    if (kind.gains) {
+      const Index m = kind.norm == QkNorm::rms_full ? C : d;
+      b.attention.q_gain = &params_.add(name + "attn.q_norm.weight", {m}, false);
+      b.attention.k_gain = &params_.add(name + "attn.k_norm.weight", {m}, false);
+    }
+    b.ln_2 = norm_layer(name + "ln_2");
+    b.c_fc = linear_layer(name + "mlp.c_fc", 4 * C, C);
+    b.mlp_c_proj = linear_layer(name + "mlp.c_proj", C, 4 * C);
+    blocks_.push_back(b);
+  }
+  ln_f_ = norm_layer("transformer.ln_f");
+}
+
+void Gpt::initialise() {
+  const double layers = static_cast<double>(config_.n_layer);
+  for (Param& p : params_.list()) {
+    float* x = p.value();
+    if (p.name.ends_with(".attn.qk_scale")) {
+      x[0] = static_cast<float>(qk_scale_init(config_));
+    } else if (p.shape.rank() == 2) {
+      const double std = p.name.ends_with("c_proj.weight") ? 0.02 / std::sqrt(2.0 * layers) : 0.02;
+      const Stream stream(config_.seed, "init", std::string_view(p.name));
+      for (Index i = 0; i < p.size(); ++i)
+        x[i] = static_cast<float>(std * stream.normal(static_cast<std::uint64_t>(i)));
+    } else {  // biases 0; LayerNorm gains, q/k gains and temperature 1
+      std::fill_n(x, p.size(), p.name.ends_with(".bias") ? 0.0f : 1.0f);
+    }
+    p.changed();
+  }
+}
+
+Var& Gpt::logits(Tape& tape, const std::int32_t* tokens, Index batch, Index time, const Noise& noise,
+                 const Probe& probe) const {
+  Var* x = &dropout(tape, embedding(tape, tokens, batch, time, *wte_, *wpe_), noise.at(config_.n_layer, "embedding"));
+  for (const Block& block : blocks_) x = &block(tape, *x, noise, probe);
+  return linear(tape, ln_f_(tape, *x), *wte_, nullptr);
+}
+
+Var& Gpt::loss(Tape& tape, const std::int32_t* tokens, const std::int32_t* targets, Index batch, Index time,
+               const Noise& noise, double* row_losses) const {
+  return cross_entropy(tape, logits(tape, tokens, batch, time, noise), targets, row_losses);
+}
+
+bool is_shared(const Param& param) {
+  for (const char* own : {".attn.qk_scale", ".attn.temperature", ".attn.q_norm.weight", ".attn.k_norm.weight"})
+    if (param.name.ends_with(own)) return false;
+  return true;
+}
+
+double flops_per_token(const Config& config, Index n) {
+  return 6.0 * static_cast<double>(n) + 12.0 * static_cast<double>(config.n_layer) *
+                                            static_cast<double>(config.n_embd) * static_cast<double>(config.block_size);
+}
+
+double memory_estimate(const Config& config, Index vocab_size, bool training) {
+  const auto L = static_cast<double>(config.n_layer), C = static_cast<double>(config.n_embd);
+  const auto T = static_cast<double>(config.block_size), B = static_cast<double>(config.batch_size);
+  const auto V = static_cast<double>(vocab_size);
+  const double matrices = (V + 12.0 * L * C) * C, params = matrices + T * C + (2.0 * L + 1.0) * C;
+  const double rows = B * T;
+  // per row and layer: two LayerNorms, qkv, attention, c_fc and GELU (4 C each), two sums; the two projections
+  // where they do not go into the sums at once
+  const double apart = config.bias || config.dropout > 0 ? 2.0 : 0.0;
+  const double activations = rows * (L * (15.0 + apart) * C + 2.0 * C + V);
+  const double dropped = config.dropout > 0 ? rows * (2.0 * L + 1.0) * C : 0.0;
+  const double backward = training ? rows * (9.0 * C + std::max(V, 4.0 * C)) : 0.0;  // gradients alive at once
+  return 4.0 * (params * (training ? 4.0 : 1.0) + matrices * (training ? 2.0 : 1.0) + activations + dropped + backward);
+}
+
+}  // namespace qkgpt

@@ -1,0 +1,66 @@
+// Normalising a row x of q or k (m numbers: one head's d channels, or all C for rms_full).
+//
+// Every kind has the form  y = (x - mu) r,  out = gain * y:
+//   none       mu = 0        r = 1
+//   l2         mu = 0        r = 1 / max(|x|, eps)                 Henry et al., arXiv 2010.04245
+//   rms        mu = 0        r = 1 / sqrt(mean(x^2) + eps)         Qwen3, dots.llm1; rms_full: OLMoE, OLMo 2
+//   layernorm  mu = mean(x)  r = 1 / sqrt(mean((x - mu)^2) + eps)  ViT-22B
+//
+// Backward, with t = gain * dout. r (and mu) depend on every x of the row, which projects t off y (and off the
+// constant row):
+//   dx = r (t - alpha - beta y)        dgain = sum over rows of dout * y
+//   l2         alpha = 0        beta = sum(t y), or 0 below the clamp, where y = x / eps is linear
+//   rms        alpha = 0        beta = sum(t y) / m
+//   layernorm  alpha = mean(t)  beta = sum(t y) / m
+#pragma once
+#include <cmath>
+
+#include "base/attention_kind.h"
+#include "kernels/rows.h"
+
+namespace qkgpt {
+
+struct RowStats {
+  float mu, r;
+};
+
+inline RowStats row_stats(QkNorm norm, const float* x, Index m, float eps) {
+  const auto n = static_cast<float>(m);
+  switch (norm) {
+    case QkNorm::none: return {0.0f, 1.0f};
+    case QkNorm::l2: {
+      const float length = std::sqrt(row_sum(m, [x](Index c) { return x[c] * x[c]; }));
+      return {0.0f, 1.0f / std::max(length, eps)};  // length first: a NaN stays a NaN
+    }
+    case QkNorm::rms:
+    case QkNorm::rms_full: {
+      const float square = row_sum(m, [x](Index c) { return x[c] * x[c]; });
+      return {0.0f, 1.0f / std::sqrt(square / n + eps)};
+    }
+    case QkNorm::layernorm: {
+      const float mu = row_sum(m, [x](Index c) { return x[c]; }) / n;
+      const float square = row_sum(m, [x, mu](Index c) { return (x[c] - mu) * (x[c] - mu); });
+      return {mu, 1.0f / std::sqrt(square / n + eps)};
+    }
+  }
+  return {};
+}
+
+// Turns dout, in place, into dx; adds to dgain where it is not null. gain null: ones.
+inline void row_backward(QkNorm norm, const float* x, RowStats s, Index m, float eps, const float* gain, float* dout,
+                         double* dgain) {
+  if (norm == QkNorm::none) return;
+  const auto n = static_cast<float>(m);
+  const auto y = [=](Index c) { return (x[c] - s.mu) * s.r; };
+  if (dgain)
+    for (Index c = 0; c < m; ++c) dgain[c] += static_cast<double>(dout[c]) * static_cast<double>(y(c));
+  if (gain)
+    for (Index c = 0; c < m; ++c) dout[c] *= gain[c];  // now t
+  const float ty = row_sum(m, [=](Index c) { return dout[c] * y(c); });
+  float alpha = 0.0f, beta = ty / n;
+  if (norm == QkNorm::l2) beta = s.r < 1.0f / eps ? ty : 0.0f;
+  if (norm == QkNorm::layernorm) alpha = row_sum(m, [=](Index c) { return dout[c]; }) / n;
+  for (Index c = 0; c < m; ++c) dout[c] = s.r * (dout[c] - alpha - beta * y(c));
+}
+
+}  // namespace qkgpt

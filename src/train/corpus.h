@@ -1,0 +1,27 @@
+// The text of a run: read, hashed, turned into tokens and split.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "config/config.h"
+#include "data/dataset.h"
+
+namespace qkgpt {
+
+struct Corpus {
+  // `vocabulary`: of the checkpoint the model comes from; without one the text's own.
+  // Error(usage) for a text that cannot be used.
+  Corpus(const std::string& path, double val_fraction, const Tokenizer* vocabulary = nullptr);
+  Corpus(const Corpus&) = delete;
+  Corpus& operator=(const Corpus&) = delete;
+
+  std::string path;
+  std::string sha256;  // of the file's bytes, hexadecimal
+  Text text;
+  Split train, val;  // point into text; val is empty with val_fraction 0
+
+ private:
+  Corpus(const std::string& path, const std::string& bytes, double val_fraction, const Tokenizer* vocabulary);
+};
+
+}  // namespace qkgpt

@@ -1,0 +1,38 @@
+// metrics.jsonl: one JSON object a line, written whole.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "ops/ops.h"
+#include "train/checkpoint.h"
+
+namespace qkgpt {
+
+class Metrics {
+ public:
+  // Opens the file for appending. For a resumed run, rows later than the state are cut off, and an unfinished
+  // last line. Error(disk) when it cannot be opened.
+  Metrics(const std::string& path, const RunState* resumed_from);
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  void start(const Config& config, const std::string& text_sha256, std::uint32_t init_crc, std::uint32_t windows_crc);
+  void train(Index step, double loss, double lr, double grad_norm, Index tokens, double ms, double tok_per_s);
+  void eval(Index step, double train_loss, const double* val_loss, bool best, double ms);  // val_loss may be null
+  void attention(Index step, Index layer, const AttentionStats& stats);
+  void final(Index step, double val_loss, double val_loss_full);
+
+  void sync();  // rows so far are on the disk
+
+  bool failed() const { return failed_; }  // a row could not be written
+
+ private:
+  void write(const std::string& line);
+
+  int fd_;
+  bool failed_ = false;
+};
+
+}  // namespace qkgpt

@@ -1,0 +1,121 @@
+#include "train/start.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/text.h"
+
+namespace qkgpt {
+namespace {
+
+// A resumed run must be the same run: these keys decide what its numbers mean.
+const std::vector<std::string> run_keys = {"val_fraction", "seed",       "n_layer",    "n_head",
+                                           "n_embd",       "block_size", "bias",       "attention",
+                                           "qk_norm_eps",  "softcap",    "batch_size", "gradient_accumulation_steps"};
+// A start from another run's weights needs the same model.
+const std::vector<std::string> model_keys = {"n_layer", "n_head", "n_embd", "block_size", "bias", "attention"};
+
+const Field& field(const std::string& key) {
+  return *std::find_if(fields().begin(), fields().end(), [&](const Field& f) { return f.name == key; });
+}
+
+void require_agreement(const Checkpoint& c, const Config& config, const std::vector<std::string>& keys,
+                       const std::string& advice) {
+  std::string faults;
+  for (const std::string& key : changed_keys(c.config, config))
+    if (std::find(keys.begin(), keys.end(), key) != keys.end())
+      faults += cat(faults.empty() ? "" : "\n", key, ": ", value_text(c.config, field(key)), " in ", c.path, ", ",
+                    value_text(config, field(key)), " asked for; ", advice);
+  if (!faults.empty()) throw Error(ErrorKind::usage, faults);
+}
+
+// The newest valid checkpoint of a directory; `last` where it is good, however new the others are.
+Checkpoint newest(const RunDirectory& directory, std::vector<std::string>& notices) {
+  const std::vector<std::string> names = checkpoint_files(directory.path());
+  std::optional<Checkpoint> found;
+  std::string damage;
+  const auto consider = [&](const std::string& name) {
+    try {
+      Checkpoint c = read_checkpoint(directory.file(name));
+      if (!found || c.state.step > found->state.step) found.emplace(std::move(c));
+    } catch (const Error& e) {
+      damage += cat(damage.empty() ? "" : "\n", std::string_view(e.what()));
+    }
+  };
+  const bool has_last = std::find(names.begin(), names.end(), "last.safetensors") != names.end();
+  if (has_last) consider("last.safetensors");
+  if (found) return std::move(*found);
+  for (const std::string& name : names)
+    if (name != "last.safetensors") consider(name);
+  if (!found) throw Error(ErrorKind::checkpoint, damage + "\n" + directory.path() + ": no other valid checkpoint");
+  notices.push_back(cat("WARNING: ", damage.empty() ? directory.last() + ": missing" : damage,
+                        "\nWARNING: going on from ", found->path, " at step ", found->state.step,
+                        "; updates made after it are made again"));
+  return std::move(*found);
+}
+
+void prepare_resume(const TrainRequest& request, Start& start) {
+  Config given = load_config(request.config_files, request.overrides, Config{}, true);
+  const bool names_directory = std::any_of(request.overrides.begin(), request.overrides.end(),
+                                           [](const Override& o) { return o.key == "out_dir"; });
+  const std::string& path = request.resume_path;
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  if (!path.empty() && request.config_files.empty() && !names_directory) given.out_dir = parent.empty() ? "." : parent;
+  if (path.empty() && checkpoint_files(given.out_dir).empty())
+    throw Error(ErrorKind::usage, cat(given.out_dir,
+                                      "/last.safetensors: no checkpoint to resume; give the out_dir of a "
+                                      "run, or --resume=CHECKPOINT"));
+  if (!path.empty()) start.resumed = read_checkpoint(path);
+  if (path.empty() || is_directory(given.out_dir)) {
+    start.directory = std::make_unique<RunDirectory>(given.out_dir);
+    std::error_code error;
+    const bool elsewhere =
+        !path.empty() && !std::filesystem::equivalent(given.out_dir, parent.empty() ? "." : parent, error);
+    if (elsewhere && !checkpoint_files(given.out_dir).empty())
+      throw Error(ErrorKind::usage,
+                  cat(given.out_dir, ": holds another run; choose another out_dir to go on from ", path));
+  }
+  if (path.empty()) start.resumed = newest(*start.directory, start.notices);
+
+  Config base = start.resumed->config;
+  base.out_dir = given.out_dir;
+  start.config = load_config(request.config_files, request.overrides, base);
+  start.config.out_dir = given.out_dir;
+  std::vector<std::string> keys = run_keys;
+  if (row(base.attention).scale == LogitScale::fixed) keys.push_back("qk_scale_init");
+  require_agreement(*start.resumed, start.config, keys, "a resumed run keeps it");
+}
+
+}  // namespace
+
+Start prepare(const TrainRequest& request) {
+  Start start;
+  if (request.resume && request.overwrite)
+    throw Error(ErrorKind::usage, "--resume: contradicts --overwrite; give one of the two");
+  if (request.resume) {
+    prepare_resume(request, start);
+    return start;
+  }
+  start.config = load_config(request.config_files, request.overrides);
+  if (start.config.init_from) {
+    start.initial = read_checkpoint(*start.config.init_from);
+    require_agreement(*start.initial, start.config, model_keys, "init_from needs the same model");
+  }
+  return start;
+}
+
+std::unique_ptr<RunDirectory> take_directory(const std::string& path, bool overwrite) {
+  const auto refuse = [&] {
+    throw Error(ErrorKind::usage, cat(path, ": holds a run; --resume goes on with it, --overwrite starts afresh"));
+  };
+  if (!overwrite && !checkpoint_files(path).empty()) {
+    RunDirectory held(path);  // somebody at work there is the better reason to refuse
+    refuse();
+  }
+  auto directory = std::make_unique<RunDirectory>(path);
+  if (!overwrite && !checkpoint_files(path).empty()) refuse();
+  return directory;
+}
+
+}  // namespace qkgpt

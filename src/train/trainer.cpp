@@ -1,0 +1,370 @@
+#include "train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+
+#include "base/crc32.h"
+#include "base/file.h"
+#include "base/signals.h"
+#include "base/text.h"
+#include "kernels/parallel.h"
+#include "model/generate.h"
+#include "train/evaluate.h"
+#include "train/report.h"
+#include "train/run_log.h"
+#include "train/updates.h"
+
+namespace qkgpt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+std::uint32_t shared_values_crc(const Gpt& gpt) {
+  std::uint32_t crc = 0;
+  for (const Param& p : gpt.params().list())
+    if (is_shared(p)) crc = crc32(std::as_bytes(std::span(p.value(), static_cast<std::size_t>(p.size()))), crc);
+  return crc;
+}
+
+class Trainer {
+ public:
+  Trainer(const RunDirectory& directory, Console& console, Gpt& gpt, const Corpus& corpus, Arena& arena,
+          const RunState* resumed)
+      : config_(gpt.config()),
+        directory_(directory),
+        console_(console),
+        gpt_(gpt),
+        corpus_(corpus),
+        arena_(arena),
+        log_(directory, console, resumed),
+        updates_(gpt, corpus.train, arena),
+        state_(resumed ? *resumed : RunState{}),
+        saved_step_(resumed ? resumed->step : -1) {
+    if (!resumed) log_.start(config_, corpus.sha256, shared_values_crc(gpt), windows_crc(config_, corpus));
+  }
+
+  int run();  // exit code
+
+ private:
+  bool every(Index interval) const { return interval > 0 && state_.step > 0 && state_.step % interval == 0; }
+  bool out_of_patience() const { return config_.patience > 0 && state_.evals_since_best >= config_.patience; }
+  bool evaluation_due() const;
+  void evaluate();
+  Evaluation measure();
+  void update();
+  void save(bool best, bool must);
+  bool save_to(const std::string& path, bool must);
+  int stop();
+  void farewell();
+  void show_progress(const std::string& doing);
+
+  const Config& config_;
+  const RunDirectory& directory_;
+  Console& console_;
+  Gpt& gpt_;
+  const Corpus& corpus_;
+  Arena& arena_;
+  RunLog log_;
+  Updates updates_;
+  RunState state_;
+  Index saved_step_;
+  TimeLeft time_left_;
+  Index first_unlogged_ = 0;  // updates and seconds since the last train row
+  double unlogged_seconds_ = 0.0;
+};
+
+int Trainer::run() {
+  try {
+    for (;;) {
+      if (evaluation_due())
+        evaluate();
+      else if (saved_step_ != state_.step &&
+               (every(config_.checkpoint_interval.value_or(0)) || every(config_.keep_interval)))
+        save(false, false);
+      if (state_.step >= config_.max_iters || out_of_patience()) break;
+      stop_if_asked();
+      update();
+      if (take_save_request()) save(false, false);
+    }
+  } catch (const Interrupted&) {
+    return stop();
+  }
+  farewell();
+  return 0;
+}
+
+bool Trainer::evaluation_due() const {
+  if (state_.last_eval_step == state_.step) return false;
+  return state_.step == 0 || state_.step >= config_.max_iters || every(config_.eval_interval);
+}
+
+// Measures first, then writes: rows, then checkpoints. Whatever fails, the state of this step is kept.
+void Trainer::evaluate() {
+  const auto begin = Clock::now();
+  bool last = false;
+  try {
+    const Evaluation e = measure();
+    last = e.last;
+    log_.evaluation(state_.step, e, seconds_since(begin));
+    state_.last_eval_step = state_.step;
+    if (e.best) state_.best_step = state_.step, state_.best_val_loss = e.val_loss;
+    state_.evals_since_best = e.best ? 0 : state_.evals_since_best + 1;
+    time_left_.evaluation_took(seconds_since(begin));
+    save(e.best, last);
+    if (last && !std::isfinite(e.has_val ? e.val_loss_full : e.train_loss))
+      throw Error(ErrorKind::diverged,
+                  cat("step ", state_.step, ": the loss is not finite; a lower learning_rate helps"));
+  } catch (const Interrupted&) {
+    throw;
+  } catch (...) {
+    if (saved_step_ != state_.step) save(false, false);
+    throw;
+  }
+}
+
+Evaluation Trainer::measure() {
+  const auto watch = [this](const char* what) {
+    return [this, what](double done) {
+      stop_if_asked();
+      show_progress(cat("evaluating ", std::string_view(what), " ", fixed(100.0 * done, 0), "%"));
+    };
+  };
+  Evaluation e{};
+  e.has_val = corpus_.val.size() > 0;
+  e.train_loss = estimate_loss(gpt_, corpus_.train, arena_, watch("train loss"));
+  if (e.has_val) e.val_loss = estimate_loss(gpt_, corpus_.val, arena_, watch("val loss"));
+  e.best = e.has_val && std::isfinite(e.val_loss) && (state_.best_step < 0 || e.val_loss < state_.best_val_loss);
+  e.last = state_.step >= config_.max_iters ||
+           (config_.patience > 0 && !e.best && state_.evals_since_best + 1 >= config_.patience);
+  if (config_.attention_stats) e.layers = attention_diagnostics(gpt_, e.has_val ? corpus_.val : corpus_.train, arena_);
+  if (e.last && e.has_val) e.val_loss_full = full_loss(gpt_, corpus_.val, arena_, watch("the whole validation split"));
+  if (config_.sample_length > 0 && weights_finite(gpt_)) {
+    const Tokenizer& tokenizer = corpus_.text.tokenizer;
+    const std::int32_t newline = tokenizer.id(U'\n');
+    std::vector<std::int32_t> ids;
+    generate(gpt_, {newline >= 0 ? newline : 0}, config_.sample_length, {}, Stream(config_.seed, "sample", state_.step),
+             [&](std::int32_t id) {
+               stop_if_asked();
+               ids.push_back(id);
+               return true;
+             });
+    e.sample = tokenizer.decode(ids);
+  }
+  return e;
+}
+
+void Trainer::update() {
+  const auto begin = Clock::now();
+  const UpdateResult r = updates_.make(state_.step);
+  const double seconds = seconds_since(begin);
+  const Index tokens = config_.batch_size * config_.gradient_accumulation_steps * config_.block_size;
+  if (!r.made) {
+    log_.update(state_.step + 1, r, tokens, seconds);
+    std::string kept = cat("; ", directory_.last(), " is of step ", std::max<Index>(saved_step_, 0));
+    if (weights_finite(gpt_)) {
+      if (saved_step_ != state_.step) save(false, true);
+      kept = cat("; ", directory_.last(), " holds the state before it, step ", state_.step);
+    }
+    throw Error(ErrorKind::diverged,
+                cat("update ", state_.step + 1, ": not finite: loss ", r.loss, ", gradient norm ", r.grad_norm,
+                    ", learning rate ", r.lr, kept, "; a lower learning_rate or grad_clip helps"));
+  }
+  ++state_.step;
+  ++first_unlogged_;
+  unlogged_seconds_ += seconds;
+  time_left_.update_took(seconds);
+  if (every(config_.log_interval)) {
+    log_.update(state_.step, r, tokens, unlogged_seconds_ / static_cast<double>(first_unlogged_));
+    first_unlogged_ = 0;
+    unlogged_seconds_ = 0.0;
+  }
+  show_progress(cat("loss ", fixed(r.loss, 4), ", ", rate_text(static_cast<double>(tokens) / seconds), " tok/s"));
+}
+
+// step_*, then best, then last: last speaks of the others, so they must be there first.
+void Trainer::save(bool best, bool must) {
+  if (every(config_.keep_interval)) save_to(directory_.step(state_.step), false);
+  if (best && !save_to(directory_.best(), false)) {  // the record stays with the file that is there
+    state_.best_step = -1;
+    if (exists(directory_.best())) {
+      const Checkpoint old = read_checkpoint(directory_.best());
+      state_.best_step = old.state.best_step, state_.best_val_loss = old.state.best_val_loss;
+    }
+  }
+  if (!save_to(directory_.last(), must)) return;
+  saved_step_ = state_.step;
+  console_.line(cat("saving checkpoint to ", directory_.path()));
+}
+
+bool Trainer::save_to(const std::string& path, bool must) {
+  try {
+    save_checkpoint(path, gpt_, config_, corpus_.text.tokenizer, corpus_.sha256, state_);
+    return true;
+  } catch (const Error& e) {
+    if (must) throw;
+    console_.warning(cat("WARNING: step ", state_.step, ": ", std::string_view(e.what())));
+    return false;
+  }
+}
+
+int Trainer::stop() {
+  if (saved_step_ != state_.step) save(false, true);
+  const char* name = stop_signal() == SIGINT ? "SIGINT" : stop_signal() == SIGTERM ? "SIGTERM" : "SIGHUP";
+  console_.result(
+      cat("stopped by ", name, " at step ", state_.step, ": saved to ", directory_.last(), "; go on with --resume"));
+  return 128 + stop_signal();
+}
+
+void Trainer::farewell() {
+  if (out_of_patience() && state_.step < config_.max_iters)
+    console_.result(cat("stopping early: ", state_.evals_since_best, " evaluations in a row without a new best"));
+  if (state_.best_step >= 0)
+    console_.line(
+        cat("best val loss ", fixed(state_.best_val_loss, 4), " at step ", state_.best_step, ": ", directory_.best()));
+  if (time_left_.evaluation_share() > 0.5 && time_left_.spent() > 10.0)
+    console_.warning(cat("evaluation took ", fixed(100.0 * time_left_.evaluation_share(), 0),
+                         "% of the time; a larger eval_interval or smaller eval_iters makes the run shorter"));
+}
+
+void Trainer::show_progress(const std::string& doing) {
+  if (!console_.shows_progress()) return;
+  const Index left = config_.max_iters - state_.step, interval = config_.eval_interval;
+  const Index evaluations = left > 0 ? 1 + (interval > 0 ? (left - 1) / interval : 0) : 0;
+  const double seconds = time_left_.seconds(left, evaluations);
+  const double percent =
+      config_.max_iters > 0 ? 100.0 * static_cast<double>(state_.step) / static_cast<double>(config_.max_iters) : 100.0;
+  console_.progress(cat(fixed(percent, 1), "%  iter ", state_.step, "/", config_.max_iters, "  ", doing,
+                        seconds >= 0.0 ? "  " + duration_text(seconds) + " left" : std::string()));
+}
+
+void preflight(const RunDirectory& directory, const Gpt& gpt, const Corpus& corpus, Index step) {
+  const Config& c = gpt.config();
+  Index files = 1;  // the temporary one
+  for (const std::string& name : {directory.last(), directory.best()}) files += !exists(name);
+  if (c.keep_interval > 0) files += (c.max_iters - step) / c.keep_interval;
+  const Index each = checkpoint_size(gpt, c, corpus.text.tokenizer, corpus.sha256);
+  const double need = static_cast<double>(each) * static_cast<double>(files) + 65536.0;
+  const double have = static_cast<double>(free_bytes(directory.path()));
+  if (need > have)
+    throw Error(ErrorKind::disk,
+                cat(directory.path(), ": ", files, " checkpoints of ", bytes_text(static_cast<double>(each)), " need ",
+                    bytes_text(need), ", ", bytes_text(have), " are free; free space or choose another out_dir"));
+}
+
+void require_lengths(const Corpus& corpus, Index block_size) {
+  require_length(corpus.train, block_size);
+  if (corpus.val.size() > 0) require_length(corpus.val, block_size);
+}
+
+// True when there is nothing left to do, with the reason printed.
+bool finished(const Start& start, Console& console) {
+  const RunState& s = start.resumed->state;
+  if (s.last_eval_step != s.step) return false;
+  const Config& c = start.config;
+  if (s.step >= c.max_iters) {
+    console.result(cat(c.out_dir, ": finished, ", s.step, " of ", c.max_iters,
+                       " updates; go on with --resume --max_iters=N, N above ", s.step));
+    return true;
+  }
+  if (c.patience > 0 && s.evals_since_best >= c.patience) {
+    console.result(cat(c.out_dir, ": stopped early at step ", s.step, " by patience ", c.patience,
+                       "; go on with --resume --patience=0"));
+    return true;
+  }
+  return false;
+}
+
+void print_changes(const Start& start, const Corpus& corpus, Console& console) {
+  const Config &old = start.resumed->config, &now = start.config;
+  for (const std::string& key : changed_keys(old, now))
+    for (const Field& f : fields())
+      if (f.name == key && key != "out_dir" && key != "threads")
+        console.result(cat("changed: ", key, " ", value_text(old, f), " -> ", value_text(now, f)));
+  if (lr_decay_iters(old) != lr_decay_iters(now))
+    console.result(cat("changed: the learning rate now decays until update ", lr_decay_iters(now), ", before ",
+                       lr_decay_iters(old)));
+  if (corpus.sha256 != start.resumed->text_sha256)
+    throw Error(ErrorKind::usage,
+                cat("data: ", corpus.path, " has sha256 ", corpus.sha256, ", the text of ", start.resumed->path,
+                    " had ", start.resumed->text_sha256, "; a resumed run needs the same text"));
+}
+
+}  // namespace
+
+int train(const TrainRequest& request) {
+  ignore_write_signals();
+  catch_signals();
+  Console console(request.quiet, request.progress);
+  Start start = prepare(request);
+  const Config& config = start.config;
+  for (const std::string& notice : start.notices) console.warning(notice);
+  if (start.resumed && finished(start, console)) return 0;
+
+  const Checkpoint* source = start.resumed ? &*start.resumed : start.initial ? &*start.initial : nullptr;
+  const Corpus corpus(config.data, config.val_fraction, source ? &source->tokenizer : nullptr);
+  require_lengths(corpus, config.block_size);
+  if (start.resumed) print_changes(start, corpus, console);
+  const Index V = corpus.text.tokenizer.size();
+  require_memory(config, V, true);
+  const Threads threads = choose_threads(config.threads);
+  if (!threads.warning.empty()) console.warning(threads.warning);
+  set_thread_count(threads.count);
+
+  if (!start.directory) start.directory = take_directory(config.out_dir, request.overwrite);
+  const RunDirectory& directory = *start.directory;
+  Gpt gpt(config, V);
+  gpt.allocate(true);
+  console.line(run_report(config, gpt, corpus, threads));
+  if (start.resumed) {
+    load_state(*start.resumed, gpt);
+    console.line(
+        cat("resuming at step ", start.resumed->state.step, " of ", config.max_iters, " from ", start.resumed->path));
+  } else {
+    gpt.initialise();
+    if (start.initial) load_weights(*start.initial, gpt);
+  }
+  const RunState state = start.resumed ? start.resumed->state : RunState{};
+  preflight(directory, gpt, corpus, state.step);
+  if (!start.resumed) directory.clear();  // only now: whatever was refused above has cost nothing
+  const std::string json = to_json(config);
+  const Bytes pieces[] = {as_bytes(json)};
+  write_durably(directory.config(), pieces);
+  const bool resumed = start.resumed.has_value();
+  start.resumed.reset();  // its file is in memory
+  start.initial.reset();
+  if (stop_signal()) return 128 + stop_signal();  // nothing was trained, nothing is to save
+  Arena arena;
+  return Trainer(directory, console, gpt, corpus, arena, resumed ? &state : nullptr).run();
+}
+
+void dry_run(const TrainRequest& request) {
+  const Config config = load_config(request.config_files, request.overrides);
+  const Corpus corpus(config.data, config.val_fraction);
+  require_lengths(corpus, config.block_size);
+  const Threads threads = choose_threads(config.threads);
+  set_thread_count(threads.count);
+  Gpt gpt(config, corpus.text.tokenizer.size());
+  Console console(false, ProgressMode::never);
+  console.result(run_report(config, gpt, corpus, threads));
+  require_memory(config, gpt.vocab_size(), true);
+
+  gpt.allocate(true);
+  gpt.initialise();
+  Arena arena;
+  Updates updates(gpt, corpus.train, arena);
+  updates.make(0);  // the first one takes the memory
+  const auto begin = Clock::now();
+  Index made = 0;
+  while (made < 3 || (made < 50 && seconds_since(begin) < 1.0)) updates.make(++made);
+  const double per_update = seconds_since(begin) / static_cast<double>(made);
+  const Index evaluations = 1 + (config.eval_interval > 0 ? config.max_iters / config.eval_interval : 1);
+  const double batches = static_cast<double>(config.max_iters * config.gradient_accumulation_steps) +
+                         static_cast<double>(evaluations * config.eval_iters * 2) / 3.0;
+  console.result(cat("time       about ",
+                     duration_text(batches * per_update / static_cast<double>(config.gradient_accumulation_steps)),
+                     " (", fixed(1000.0 * per_update, 1), " ms an update, measured), evaluations included"));
+}
+
+}  // namespace qkgpt

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Runs the README's commands in their order, on a small text and smaller models, and holds its table of keys against
+the program. The two commands at its top are left to .ci/run."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from program import PROGRAM, make_text
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SMALLER = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16, "batch_size": 2, "max_iters": 30, "eval_interval": 15,
+           "eval_iters": 1, "warmup_iters": 5}
+
+
+class Readme(unittest.TestCase):
+    def test_commands_work_as_written(self) -> None:
+        commands = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines()]
+        self.assertEqual(commands[:2], ["scripts/quickstart.sh", "scripts/test.sh"])
+        self.assertGreater(len(commands), 6)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            shutil.copytree(ROOT / "configs", folder / "configs")
+            config = (folder / "configs" / "shakespeare_char_cpu.json").read_text(encoding="utf-8")
+            config = json.loads(re.sub(r"(?m)^\s*//.*$", "", config)) | SMALLER
+            (folder / "configs" / "shakespeare_char_cpu.json").write_text(json.dumps(config))
+            (folder / "data").mkdir()
+            (folder / "data" / "tinyshakespeare.txt").write_text(make_text() + "ROMEO:\n" * 9)
+            (folder / "README.md").write_text(README, encoding="utf-8")
+            (folder / "build").mkdir()
+            (folder / "build" / "qkgpt").symlink_to(Path(PROGRAM).resolve())
+            (folder / "scripts").symlink_to(ROOT / "scripts")
+            for command in commands[2:]:
+                with self.subTest(command):
+                    command = re.sub(r"^python3 ", f"'{sys.executable}' ", command)
+                    command = command.replace("--data=README.md", "--data=README.md --n_embd=16 --batch_size=2")
+                    done = subprocess.run(command, shell=True, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
+                                          text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"})
+                    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_the_table_of_keys_is_whole(self) -> None:
+        help_text = subprocess.run([PROGRAM, "train", "--help"], capture_output=True, text=True, check=True).stdout
+        keys = re.findall(r"(?m)^  --(\w+)=", help_text[help_text.index("Keys, in a config"):])
+        self.assertGreater(len(keys), 30)
+        self.assertEqual(re.findall(r"(?m)^\| `(\w+)` \| [^|]+ \| [^|]+ \| [^|]+ \|$", README), keys)
+
+    def test_the_map_names_every_room(self) -> None:
+        rooms = re.findall(r"(?m)^\| `(\w+)/` \|", README)
+        self.assertEqual(sorted(rooms), sorted(p.name for p in (ROOT / "src").iterdir() if p.is_dir()))
+        for file in re.findall(r"`((?:\w+/)+\w+\.(?:h|cpp))`", README):
+            self.assertTrue((ROOT / "src" / file).exists() or (ROOT / file).exists(), file)
+
+
+if __name__ == "__main__":
+    unittest.main()
