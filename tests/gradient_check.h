@@ -66,7 +66,7 @@ inline Var& weighted_sum(Tape& tape, Var& y, const std::vector<float>& weights) 
   loss.value.data[0] = 0.0f;
   for (Index i = 0; i < y.size(); ++i) loss.value.data[0] += weights[static_cast<std::size_t>(i)] * y.value.data[i];
   const float* w = weights.data();
-  tape.on_backward(loss, [&tape, &y, &loss, w] {
+  tape.on_backward("weighted sum", loss, [&tape, &y, &loss, w] {
     const Grad dy = tape.grad(y);
     for (Index i = 0; i < y.size(); ++i) dy.data[i] = (dy.add ? dy.data[i] : 0.0f) + loss.grad[0] * w[i];
   });

@@ -1,6 +1,7 @@
 #include "autograd/tape.h"
 
 #include <algorithm>
+#include <string_view>
 
 namespace qkgpt {
 
@@ -8,6 +9,16 @@ void Tape::reset() {
   arena_.reset();
   steps_.clear();
   free_.clear();
+  if (times_) last_ = std::chrono::steady_clock::now();
+}
+
+void Tape::lap(const char* op, double OpTime::*direction) {
+  const auto now = std::chrono::steady_clock::now();
+  const auto same = [op](const OpTime& t) { return std::string_view(t.op) == op; };
+  auto found = std::find_if(times_->begin(), times_->end(), same);
+  if (found == times_->end()) found = times_->insert(found, {op, 0.0, 0.0});
+  (*found).*direction += std::chrono::duration<double>(now - last_).count();
+  last_ = now;
 }
 
 Var& Tape::make(Shape shape) {
@@ -38,12 +49,14 @@ void Tape::backward(Var& out, float seed) {
   check(recording_, "backward needs a recording tape");
   const Grad start = grad(out);
   std::fill_n(start.data, out.size(), seed);
+  if (times_) last_ = std::chrono::steady_clock::now();
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
     Var& v = *step->out;
     if (!v.grad_started) continue;  // nothing that the loss depends on
     step->run(step->closure);
     if (v.grad) give_back(std::exchange(v.grad, nullptr), v.size());
     v.grad_started = false;
+    if (times_) lap(step->op, &OpTime::backward);
   }
 }
 

@@ -1,6 +1,7 @@
 // Reverse-mode automatic differentiation. Forward computes at once and, on a recording tape, leaves one step
 // per op that knows the way back; backward() walks the steps from last to first. No graph, no recursion.
 #pragma once
+#include <chrono>
 #include <new>
 #include <type_traits>
 #include <utility>
@@ -28,6 +29,12 @@ struct Grad {
   bool add;  // false: overwrite
 };
 
+// Seconds that all ops of one kind took.
+struct OpTime {
+  const char* op;
+  double forward, backward;
+};
+
 class Tape {
  public:
   Tape(Arena& arena, bool recording) : arena_(arena), recording_(recording) { reset(); }
@@ -48,16 +55,21 @@ class Tape {
   float* borrow(Index n);
   void give_back(float* p, Index n) { free_.push_back({p, n}); }
 
-  // Leaves the step that turns out's gradient into gradients of the inputs. `step` is called without
-  // arguments; it must be trivially destructible (capture pointers, references and numbers).
+  // Leaves the step that turns out's gradient into gradients of the inputs, the last thing an op does. `op` names
+  // it. `step` is called without arguments; it must be trivially destructible (capture pointers, references and
+  // numbers).
   template <class Step>
-  void on_backward(Var& out, Step step) {
+  void on_backward(const char* op, Var& out, Step step) {
     static_assert(std::is_trivially_destructible_v<Step>);
     if (!recording_) return;
     void* place = arena_.take(static_cast<Index>(sizeof(Step)));
     new (place) Step(step);
-    steps_.push_back({[](void* s) { (*static_cast<Step*>(s))(); }, place, &out});
+    steps_.push_back({[](void* s) { (*static_cast<Step*>(s))(); }, place, &out, op});
+    if (times_) lap(op, &OpTime::forward);
   }
+
+  // From now on adds what every op takes to `times`, a row per kind of op; null ends it.
+  void measure(std::vector<OpTime>* times) { times_ = times; }
 
   // For use inside a step: the gradient buffer of v, taken when v has none.
   Grad grad(Var& v) {
@@ -78,16 +90,21 @@ class Tape {
     void (*run)(void*);
     void* closure;
     Var* out;
+    const char* op;
   };
   struct Buffer {
     float* data;
     Index size;
   };
 
+  void lap(const char* op, double OpTime::*direction);  // adds the time since the last lap
+
   Arena& arena_;
   bool recording_;
   std::vector<Step> steps_;
   std::vector<Buffer> free_;
+  std::vector<OpTime>* times_ = nullptr;
+  std::chrono::steady_clock::time_point last_;
 };
 
 }  // namespace qkgpt

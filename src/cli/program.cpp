@@ -22,6 +22,7 @@ constexpr Row rows[] = {
     {"sample", sample_command, "write text with a trained model"},
     {"eval", eval_command, "measure the loss over a whole split"},
     {"inspect", inspect_command, "verify a checkpoint and print what is in it"},
+    {"bench", bench_command, "measure this machine and the training step"},
 };
 
 std::string usage() {

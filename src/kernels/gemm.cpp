@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <utility>
 
 #include "kernels/parallel.h"
@@ -11,26 +12,32 @@ namespace {
 
 // Tile rows: accumulators + one vector per panel half + one broadcast fit the registers (32 or 16).
 constexpr int tile_rows = lanes == 16 ? 12 : 6;
+constexpr int strip_vectors = (tile_rows + lanes - 1) / lanes;
 constexpr Index row_block = 16 * tile_rows;  // rows of A that stay in L2 while the panels pass by
 constexpr Index depth_block = 256;           // a panel of this depth stays in L1
 constexpr Index token_block = 256;           // the same for weight_grad
+constexpr Index column_group = 128;          // columns of X that weight_grad packs at a time
 
-// C[R][V vectors] = start + sum over k of A[R][k] * panel[k][V vectors].
-template <int R, int V>
-[[gnu::noinline]] void tile(Index depth, const float* a, Index row_stride, Index k_stride, const float* panel,
-                            const float* start, Index start_stride, float* c, Index c_stride) {
+// C[R][V vectors] = start + sum over k of A[R][k] * panel[k][V vectors]. A goes row by row (A[r][k] at
+// a[r * stride + k]) or, for a transposed A, column by column (at a[r + k * stride]): with one of the strides known
+// to be 1 an unrolled step needs hardly an instruction besides loads and multiply-adds. These fill the units also
+// while another hardware thread shares the core's front end.
+template <int R, int V, bool by_rows>
+[[gnu::noinline]] void tile(Index depth, const float* a, Index stride, const float* panel, const float* start,
+                            Index start_stride, float* c, Index c_stride) {
   vec acc[std::size_t{R}][std::size_t{V}];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v) acc[r][v] = start ? load(start + r * start_stride + v * lanes) : vec{};
-  for (Index k = 0; k < depth; ++k, a += k_stride, panel += V * lanes) {
+#pragma GCC unroll 4
+  for (Index k = 0; k < depth; ++k, a += by_rows ? 1 : stride, panel += V * lanes) {
     vec b[std::size_t{V}];
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v) b[v] = load(panel + v * lanes);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const vec s = splat(a[r * row_stride]);
+      const vec s = splat(by_rows ? a[r * stride] : a[r]);
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v) acc[r][v] = s * b[v] + acc[r][v];
     }
@@ -41,31 +48,38 @@ template <int R, int V>
     for (int v = 0; v < V; ++v) store(c + r * c_stride + v * lanes, acc[r][v]);
 }
 
-using Tile = void (*)(Index, const float*, Index, Index, const float*, const float*, Index, float*, Index);
+using Tile = void (*)(Index, const float*, Index, const float*, const float*, Index, float*, Index);
 
-// tiles[V - 1][R - 1]: the same kernel for the last rows of a matrix.
-template <int V, int... R>
+// tiles[by_rows][V - 1][R - 1]: the same kernel for the last rows of a matrix.
+template <bool by_rows, int V, int... R>
 constexpr auto tile_row(std::integer_sequence<int, R...>) {
-  return std::array<Tile, sizeof...(R)>{tile<R + 1, V>...};
+  return std::array<Tile, sizeof...(R)>{tile<R + 1, V, by_rows>...};
 }
-constexpr std::array tiles = {tile_row<1>(std::make_integer_sequence<int, tile_rows>()),
-                              tile_row<2>(std::make_integer_sequence<int, tile_rows>())};
+template <bool by_rows>
+constexpr std::array tile_table = {tile_row<by_rows, 1>(std::make_integer_sequence<int, tile_rows>()),
+                                   tile_row<by_rows, 2>(std::make_integer_sequence<int, tile_rows>())};
+constexpr std::array tiles = {tile_table<false>, tile_table<true>};
 
 // One tile whose columns may reach beyond C: then it goes through a buffer.
-void edge_tile(Tile kernel, Index rows, Index columns, Index depth, const float* a, Index row_stride, Index k_stride,
-               const float* panel, Start start, float* c, Index c_stride) {
+void edge_tile(Tile kernel, Index rows, Index columns, Index depth, const float* a, Index stride, const float* panel,
+               Start start, float* c, Index c_stride) {
   float buffer[tile_rows * panel_width] = {};
   const auto width = static_cast<std::size_t>(columns) * sizeof(float);
   if (start.data)
     for (Index r = 0; r < rows; ++r) std::memcpy(buffer + r * panel_width, start.data + r * start.row_stride, width);
-  kernel(depth, a, row_stride, k_stride, panel, start.data ? buffer : nullptr, panel_width, buffer, panel_width);
+  kernel(depth, a, stride, panel, start.data ? buffer : nullptr, panel_width, buffer, panel_width);
   for (Index r = 0; r < rows; ++r) std::memcpy(c + r * c_stride, buffer + r * panel_width, width);
 }
+
+std::atomic<Index> multiply_adds_done = 0;
 
 // All tiles of one panel: columns [0, columns) of C, rows [0, rows).
 void panel_product(Index rows, Index columns, Index depth, Operand a, const float* panel, int vectors, Start start,
                    float* c, Index c_stride) {
-  const auto& kernels = tiles[static_cast<std::size_t>(vectors - 1)];
+  multiply_adds_done.fetch_add(rows * vectors * lanes * depth, std::memory_order_relaxed);
+  const bool by_rows = a.k_stride == 1;
+  const Index stride = by_rows ? a.row_stride : a.k_stride;
+  const auto& kernels = tiles[by_rows][static_cast<std::size_t>(vectors - 1)];
   for (Index i = 0; i < rows; i += tile_rows) {
     const Index r = std::min<Index>(tile_rows, rows - i);
     const Tile kernel = kernels[static_cast<std::size_t>(r - 1)];
@@ -73,16 +87,55 @@ void panel_product(Index rows, Index columns, Index depth, Operand a, const floa
     const Start si = {start.data ? start.data + i * start.row_stride : nullptr, start.row_stride};
     float* ci = c + i * c_stride;
     if (columns == vectors * lanes)
-      kernel(depth, ai, a.row_stride, a.k_stride, panel, si.data, si.row_stride, ci, c_stride);
+      kernel(depth, ai, stride, panel, si.data, si.row_stride, ci, c_stride);
     else
-      edge_tile(kernel, r, columns, depth, ai, a.row_stride, a.k_stride, panel, si, ci, c_stride);
+      edge_tile(kernel, r, columns, depth, ai, stride, panel, si, ci, c_stride);
   }
 }
 
 // Vectors in the panel that starts at column n: the last panel may be half as wide.
 int panel_vectors(Index columns, Index n) { return columns - n > lanes ? 2 : 1; }
 
+// `lanes` rows of `depth` numbers become columns of a panel.
+void pack_rows(const float* from, Index stride, Index depth, Index width, float* panel) {
+  Index k = 0;
+  for (; k + lanes <= depth; k += lanes) {
+    vec row[lanes];
+#pragma GCC unroll 16
+    for (int r = 0; r < lanes; ++r) row[r] = load(from + r * stride + k);
+    transpose(row);
+#pragma GCC unroll 16
+    for (int r = 0; r < lanes; ++r) store(panel + (k + r) * width, row[r]);
+  }
+  for (; k < depth; ++k)
+    for (Index r = 0; r < lanes; ++r) panel[k * width + r] = from[r * stride + k];
+}
+
+// Floats from one packed strip of dY to the next; the line of cache between them keeps strips out of each other's sets.
+constexpr Index strip_stride = token_block * tile_rows + 16;
+
+// dY's columns [first, last) of `depth` tokens as strips of tile_rows columns, [depth][tile_rows] each. In place a
+// strip would take a line of cache for every token and, where N is a power of two, all of them from a few sets.
+void pack_strips(const float* dy, Index n, Index first, Index last, Index depth, float* strips) {
+  const Index whole = std::min((last - first) / tile_rows, (n - first - strip_vectors * lanes) / tile_rows + 1);
+  for (Index t = 0; t < depth; ++t, dy += n, strips += tile_rows) {
+    Index s = 0;
+#pragma GCC unroll 4
+    for (; s < whole; ++s)  // whole vectors: what is too much is overwritten by the next token's
+#pragma GCC unroll 2
+      for (Index v = 0; v < strip_vectors; ++v)
+        store(strips + s * strip_stride + v * lanes, load(dy + first + s * tile_rows + v * lanes));
+    for (Index i = first + s * tile_rows; i < last; i += tile_rows, ++s)
+      std::memcpy(strips + s * strip_stride, dy + i,
+                  static_cast<std::size_t>(std::min<Index>(tile_rows, last - i)) * sizeof(float));
+  }
+}
+
+constexpr Index thread_scratch = token_block * column_group + row_block / tile_rows * strip_stride;
+
 }  // namespace
+
+Index multiply_adds() { return multiply_adds_done.load(std::memory_order_relaxed); }
 
 Index panel_floats(Index depth, Index columns) { return depth * ((columns + lanes - 1) / lanes) * lanes; }
 
@@ -95,8 +148,11 @@ Panels pack(const float* b, Index k_stride, Index column_stride, Index depth, In
     if (column_stride == 1 && used == panel_width) {
       for (Index k = 0; k < depth; ++k)
         std::memcpy(panel + k * panel_width, from + k * k_stride, panel_width * sizeof(float));
-    } else {  // columns are rows in memory: read each of them once
-      for (Index j = 0; j < used; ++j)
+    } else {  // columns are rows in memory
+      Index j = 0;
+      for (; k_stride == 1 && j + lanes <= used; j += lanes)
+        pack_rows(from + j * column_stride, column_stride, depth, width, panel + j);
+      for (; j < used; ++j)
         for (Index k = 0; k < depth; ++k) panel[k * width + j] = from[k * k_stride + j * column_stride];
     }
   }
@@ -143,26 +199,33 @@ void gemm(Index rows, Operand a, Panels b, Start start, float* c, Index c_stride
   });
 }
 
-Index weight_grad_scratch() { return thread_count() * token_block * panel_width; }
+Index weight_grad_scratch() { return thread_count() * thread_scratch; }
 
 void weight_grad(Index tokens, Index n, Index k, const float* dy, const float* x, bool add, float* dw, float* scratch) {
-  // A unit is one panel of dW's columns and a quarter of its rows; neighbours share the packed panel of X.
-  constexpr Index groups = 4;
-  const Index panels = (k + panel_width - 1) / panel_width, strips = (n + tile_rows - 1) / tile_rows;
-  const Index work = std::max<Index>(2 * tokens * n * panel_width / groups, 1);
-  parallel_for(panels * groups, 1 + 500000 / work, [&](Index begin, Index end, int thread) {
-    float* buffer = scratch + thread * token_block * panel_width;
+  // A unit is a strip of dW's rows in one group of its columns; the packed panels of X serve all strips of a group.
+  const Index groups = (k + column_group - 1) / column_group, strips = (n + tile_rows - 1) / tile_rows;
+  const Index work = std::max<Index>(2 * tokens * tile_rows * std::min(k, column_group), 1);
+  parallel_for(groups * strips, 1 + 500000 / work, [&](Index begin, Index end, int thread) {
+    float* panels = scratch + thread * thread_scratch;
+    float* rows = panels + token_block * column_group;
     for (Index t = 0; t < tokens; t += token_block) {
       const Index depth = std::min(token_block, tokens - t);
       Index packed = -1;
-      for (Index unit = begin; unit < end; ++unit) {
-        const Index column = unit / groups * panel_width, width = std::min<Index>(panel_width, k - column);
-        if (packed != column) pack(x + t * k + column, k, 1, depth, width, buffer), packed = column;
-        const Index first = strips * (unit % groups) / groups * tile_rows;
-        const Index last = std::min(strips * (unit % groups + 1) / groups * tile_rows, n);
-        float* c = dw + first * k + column;
-        panel_product(last - first, width, depth, {dy + t * n + first, 1, n}, buffer, panel_vectors(width, 0),
-                      {t > 0 || add ? c : nullptr, k}, c, k);
+      for (Index unit = begin; unit < end;) {
+        const Index column = unit / strips * column_group, columns = std::min(column_group, k - column);
+        const Index strip = unit % strips, count = std::min({row_block / tile_rows, strips - strip, end - unit});
+        const Index first = strip * tile_rows, last = std::min(first + count * tile_rows, n);
+        if (std::exchange(packed, column) != column) pack(x + t * k + column, k, 1, depth, columns, panels);
+        pack_strips(dy + t * n, n, first, last, depth, rows);
+        for (Index j = 0; j < columns; j += panel_width) {
+          float* c = dw + first * k + column + j;
+          const int vectors = panel_vectors(columns, j);
+          for (Index i = first; i < last; i += tile_rows, c += tile_rows * k)
+            panel_product(std::min<Index>(tile_rows, last - i), std::min<Index>(vectors * lanes, columns - j), depth,
+                          {rows + (i - first) / tile_rows * strip_stride, 1, tile_rows}, panels + j * depth, vectors,
+                          {t > 0 || add ? c : nullptr, k}, c, k);
+        }
+        unit += count;
       }
     }
   });

@@ -7,7 +7,7 @@
 
 namespace qkgpt {
 
-// A (M, K) used in place: element (i, k) is data[i * row_stride + k * k_stride].
+// A (M, K) used in place: element (i, k) is data[i * row_stride + k * k_stride]; one of the strides is 1.
 struct Operand {
   const float* data;
   Index row_stride, k_stride;
@@ -48,5 +48,9 @@ void gemm(Index rows, Operand a, Panels b, Start start, float* c, Index c_stride
 // `scratch` holds weight_grad_scratch() floats.
 Index weight_grad_scratch();
 void weight_grad(Index tokens, Index n, Index k, const float* dy, const float* x, bool add, float* dw, float* scratch);
+
+// Multiply-adds that all the above have done in this process so far, padding included: what a product costs, whatever
+// the machine is doing.
+Index multiply_adds();
 
 }  // namespace qkgpt

@@ -1,5 +1,6 @@
 // One (sequence, head) of attention on the calling thread. The formulas stand in attention.cpp.
 #pragma once
+#include "kernels/gemm.h"
 #include "ops/ops.h"
 #include "ops/qk_rows.h"
 
@@ -22,37 +23,38 @@ struct RowSoftmax {
 
 class AttentionTask {
  public:
-  // `scratch` holds scratch_floats() for every thread.
+  // `stats`: of the rows of q and k, (B, T, 2, groups) with a group per head, or one for rms_full; forward fills those
+  // of its head, but for rms_full. `scratch` holds scratch_floats() for every thread.
   AttentionTask(const AttentionShape& a, const AttentionSpec& spec, const Dropout& noise, const float* qkv,
-                const RowStats* stats, float scale, Index task, float* scratch, int thread);
+                RowStats* stats, float scale, Index task, float* scratch, int thread);
 
   static Index scratch_floats(const AttentionShape& a);
 
   // Writes this head's columns of y (B, T, C) and what makes P (T, T) of S.
   void forward(float* y, RowSoftmax* softmax);
 
-  // Writes dq^, dk~ and dv into this head's columns of dqkv (B, T, 3C); returns sum_i q^_i . u_i.
+  // Writes dq^, dk^ and dv into this head's columns of dqkv (B, T, 3C); returns sum_ij dS_ij z_ij.
   double backward(const float* y, const float* dy, const RowSoftmax* softmax, float* dqkv);
 
  private:
-  const float* q_row(Index i) const { return qkv_ + i * 3 * a_.C; }  // k and v stand C and 2 C further
-  void prepare_rows();                                               // fills q_ and k_
-  float q_hat(Index i, Index c) const;
-  void scores(Index first, Index last);  // S rows [first, last) into scores_
-  void mask_row(Index i, Index n, float* mask) const;
+  const float* v() const { return qkv_ + 2 * a_.C; }
+  void normalise(bool with_stats);
+  void products(const float* rows, Index stride, Panels columns, Index first, Index last, float* to) const;
+  const float* mask_row(Index i, Index n) const;
 
   const AttentionShape& a_;
   const AttentionSpec& spec_;
   const Dropout& noise_;
-  const float* qkv_;  // row 0 of this sequence, at this head's q
-  const RowStats* stats_;
+  const float* qkv_;  // row 0 of this sequence, at this head's q; k and v stand C and 2 C further
+  RowStats* stats_;
   float scale_;
-  Index task_, head_, stride_;   // stride_: floats per row of S, T rounded up
-  float *q_, *k_;                // q~ and k~ (T, d)
-  float *panels_a_, *panels_b_;  // operands rearranged for the matrix kernel
-  float *panels_c_, *panels_d_, *panels_e_;
-  float *scores_, *dscores_;  // a block of rows of S, then P; of dP, then dS
-  float *u_, *mask_;
+  Index task_, head_, stride_;  // stride_: floats per row of S, T rounded up
+  const float *q_, *k_;         // q^ and k^ (T, d): in place where there is no normalisation
+  Index row_;                   // floats from one of their rows to the next
+  float* normalised_;
+  float *panels_a_, *panels_b_, *panels_c_, *panels_d_, *panels_e_;  // operands rearranged for the matrix kernel
+  float *scores_, *dscores_;                                         // a block of rows of z, then P; of dP, then dz
+  float* mask_;
 };
 
 }  // namespace qkgpt

@@ -76,7 +76,7 @@ Var& cross_entropy(Tape& tape, Var& logits, const std::int32_t* targets, double*
   }
   loss.value.data[0] = static_cast<float>(sum / static_cast<double>(rows));
 
-  tape.on_backward(loss, [&tape, &logits, &loss, targets, normalisers, V, rows] {
+  tape.on_backward("cross_entropy", loss, [&tape, &logits, &loss, targets, normalisers, V, rows] {
     const Grad dz = tape.grad(logits);
     const float weight = loss.grad[0] / static_cast<float>(rows);
     parallel_for(rows, 1 + 5000 / V, [&](Index begin, Index end, int) {

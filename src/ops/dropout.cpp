@@ -27,7 +27,7 @@ Var& dropout(Tape& tape, Var& x, const Dropout& noise) {
   if (noise.p == 0.0) return x;
   Var& y = tape.make(x.shape());
   apply(x.value.data, noise, x.size(), y.value.data, false);
-  tape.on_backward(y, [&tape, &x, &y, noise] {
+  tape.on_backward("dropout", y, [&tape, &x, &y, noise] {
     const Grad dx = tape.grad(x);
     apply(y.grad, noise, x.size(), dx.data, dx.add);
   });

@@ -39,7 +39,7 @@ Var& embedding(Tape& tape, const std::int32_t* tokens, Index B, Index T, Param& 
   check(T <= positions && wpe.shape[1] == C, "embedding: shapes do not fit");
   Var& y = tape.make({B, T, C});
   forward(tokens, wte.value(), wpe.value(), B, T, C, y.value.data);
-  tape.on_backward(y, [&tape, tokens, &wte, &wpe, &y, B, T, V, C, positions] {
+  tape.on_backward("embedding", y, [&tape, tokens, &wte, &wpe, &y, B, T, V, C, positions] {
     const Grad dwte = tape.grad(wte.var), dwpe = tape.grad(wpe.var);
     backward(tokens, y.grad, B, T, V, C, dwte, dwpe, positions);
   });

@@ -41,7 +41,7 @@ constexpr Index grain = 4096;
 Var& gelu(Tape& tape, Var& x) {
   Var& y = tape.make(x.shape());
   parallel_for(x.size(), grain, [&](Index b, Index e, int) { forward(x.value.data + b, e - b, y.value.data + b); });
-  tape.on_backward(y, [&tape, &x, &y] {
+  tape.on_backward("gelu", y, [&tape, &x, &y] {
     const Grad dx = tape.grad(x);
     parallel_for(x.size(), grain,
                  [&](Index b, Index e, int) { backward(x.value.data + b, y.grad + b, e - b, dx.data + b, dx.add); });

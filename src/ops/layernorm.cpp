@@ -57,7 +57,7 @@ Var& layernorm(Tape& tape, Var& x, Param& gain, Param* bias) {
                   r + i);
   });
 
-  tape.on_backward(y, [&tape, &x, &y, &gain, bias, mean, r, C, rows] {
+  tape.on_backward("layernorm", y, [&tape, &x, &y, &gain, bias, mean, r, C, rows] {
     const Index n = shards(rows);
     float* partial = tape.borrow(2 * n * C);  // dg of every shard, then db
     const Grad dx = tape.grad(x);

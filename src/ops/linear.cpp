@@ -55,7 +55,7 @@ Var& linear(Tape& tape, Var& x, Param& w, Param* b, Var* residual) {
   const Start start = residual ? Start{residual->value.data, out} : Start{b ? b->value() : nullptr, 0};
   gemm(rows, {x.value.data, in, 1}, forward_panels(w), start, y.value.data, out);
 
-  tape.on_backward(y, [&tape, &x, &w, b, residual, &y, rows, in, out] {
+  tape.on_backward("linear", y, [&tape, &x, &w, b, residual, &y, rows, in, out] {
     const float* dy = y.grad;
     const Grad dx = tape.grad(x), dw = tape.grad(w.var);
     gemm(rows, {dy, out, 1}, backward_panels(w), {dx.add ? dx.data : nullptr, in}, dx.data, in);

@@ -24,7 +24,7 @@ Var& add(Tape& tape, Var& x, Var& branch) {
   parallel_for(x.size(), grain, [&](Index begin, Index end, int) {
     for (Index i = begin; i < end; ++i) y.value.data[i] = x.value.data[i] + branch.value.data[i];
   });
-  tape.on_backward(y, [&tape, &x, &branch, &y] {
+  tape.on_backward("add", y, [&tape, &x, &branch, &y] {
     pass(y.grad, tape.grad(branch), y.size());
     tape.pass_on(y, x);
   });

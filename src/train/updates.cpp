@@ -1,11 +1,24 @@
 #include "train/updates.h"
 
+#include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "train/adamw.h"
 #include "train/schedule.h"
 
 namespace qkgpt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Seconds since the last call, and a new start.
+double lap(Clock::time_point& last) {
+  const auto now = Clock::now();
+  return std::chrono::duration<double>(now - std::exchange(last, now)).count();
+}
+
+}  // namespace
 
 Updates::Updates(Gpt& gpt, const Split& train, Arena& arena)
     : gpt_(gpt),
@@ -18,20 +31,26 @@ UpdateResult Updates::make(Index step) {
   const Config& c = gpt_.config();
   const Index T = c.block_size, micro_batches = c.gradient_accumulation_steps;
   double loss = 0.0;
+  Phases seconds;
+  auto last = Clock::now();
   gpt_.params().start_gradients();
   for (Index micro = 0; micro < micro_batches; ++micro) {
     for (Index row = 0; row < c.batch_size; ++row)
       train_.read(train_window(c.seed, step, micro, row, train_.windows(T)), T, inputs_.data() + row * T,
                   targets_.data() + row * T);
+    seconds.batch += lap(last);
     tape_.reset();
     Var& mean = gpt_.loss(tape_, inputs_.data(), targets_.data(), c.batch_size, T, {c.dropout, c.seed, step, micro});
     loss += static_cast<double>(mean.value.data[0]) / static_cast<double>(micro_batches);
+    seconds.forward += lap(last);
     tape_.backward(mean, 1.0f / static_cast<float>(micro_batches));
+    seconds.backward += lap(last);
   }
   const double norm = gradient_norm(gpt_.params()), lr = learning_rate(c, step);
   const bool finite = std::isfinite(loss) && std::isfinite(norm);
   if (finite) adamw(gpt_.params(), c, step, lr, clip_factor(norm, c.grad_clip));
-  return {loss, lr, norm, finite};
+  seconds.optimiser = lap(last);
+  return {loss, lr, norm, finite, seconds};
 }
 
 }  // namespace qkgpt

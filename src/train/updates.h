@@ -5,11 +5,18 @@
 
 namespace qkgpt {
 
+// Seconds of one update.
+struct Phases {
+  double batch = 0.0, forward = 0.0, backward = 0.0, optimiser = 0.0;  // optimiser: norm, clipping and AdamW
+  double sum() const { return batch + forward + backward + optimiser; }
+};
+
 struct UpdateResult {
   double loss;  // mean over the micro-batches
   double lr;
   double grad_norm;  // before clipping
   bool made;         // false: loss or norm is not finite, and weights and moments are as before
+  Phases seconds;
 };
 
 class Updates {
@@ -18,6 +25,9 @@ class Updates {
 
   // Update number `step` (0-based): its windows, masks and learning rate follow from that number alone.
   UpdateResult make(Index step);
+
+  // From now on adds what every op takes to `times`; null ends it.
+  void measure_ops(std::vector<OpTime>* times) { tape_.measure(times); }
 
  private:
   Gpt& gpt_;
