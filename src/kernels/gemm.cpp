@@ -10,8 +10,6 @@
 namespace qkgpt {
 namespace {
 
-// Tile rows: accumulators + one vector per panel half + one broadcast fit the registers (32 or 16).
-constexpr int tile_rows = lanes == 16 ? 12 : 6;
 constexpr int strip_vectors = (tile_rows + lanes - 1) / lanes;
 constexpr Index row_block = 16 * tile_rows;  // rows of A that stay in L2 while the panels pass by
 constexpr Index depth_block = 256;           // a panel of this depth stays in L1

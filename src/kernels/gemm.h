@@ -34,7 +34,13 @@ Panels pack_parallel(const float* b, Index k_stride, Index column_stride, Index 
 struct Start {
   const float* data = nullptr;  // null: zero
   Index row_stride = 0;         // 0: the same row for all
+
+  Start at_row(Index i) const { return {data ? data + i * row_stride : nullptr, row_stride}; }
 };
+
+// Rows of a tile: work is best divided in multiples of it.
+constexpr int tile_rows = lanes == 16 ? 12 : 6;
+constexpr Index row_step = 12;
 
 // C (rows, N) = start + A (rows, K range) B, with k in [k_begin, k_end). On the calling thread.
 // `columns` <= b.columns limits the columns that are computed.

@@ -12,13 +12,25 @@ Dropout Noise::at(Index layer, const char* site) const {
   return {p, Stream(seed, "dropout", step, micro_batch, layer, std::string_view(site)).key()};
 }
 
+namespace {
+
+using LinearOp = Var& (*)(Tape&, Var&, Param&, Param*, Var*);
+
+// residual + dropout(layer of x); the sums start from the residual where nothing stands between.
+Var& onto(Tape& tape, Var& residual, LinearOp op, Var& x, const Linear& layer, const Dropout& noise) {
+  if (!layer.bias && noise.p == 0.0) return op(tape, x, *layer.weight, nullptr, &residual);
+  return add(tape, residual, dropout(tape, op(tape, x, *layer.weight, layer.bias, nullptr), noise));
+}
+
+}  // namespace
+
 Var& Block::operator()(Tape& tape, Var& x, const Noise& noise, const Probe& probe) const {
-  Var& qkv = c_attn(tape, ln_1(tape, x));
+  Var& qkv = ln_1.into(tape, x, c_attn);
   if (probe) probe(layer, qkv.value, attention);
   Var& y = qkgpt::attention(tape, qkv, attention, noise.at(layer, "attention"));
-  Var& middle = attn_c_proj.onto(tape, x, y, noise.at(layer, "attn.c_proj"));
-  Var& hidden = gelu(tape, c_fc(tape, ln_2(tape, middle)));
-  return mlp_c_proj.onto(tape, middle, hidden, noise.at(layer, "mlp.c_proj"));
+  Var& middle = onto(tape, x, linear, y, attn_c_proj, noise.at(layer, "attn.c_proj"));
+  Var& hidden = ln_2.into(tape, middle, c_fc);
+  return onto(tape, middle, gelu_linear, hidden, mlp_c_proj, noise.at(layer, "mlp.c_proj"));
 }
 
 Gpt::Gpt(const Config& config, Index vocab_size) : config_(config), vocab_size_(vocab_size) {
@@ -84,7 +96,7 @@ Var& Gpt::logits(Tape& tape, const std::int32_t* tokens, Index batch, Index time
                  const Probe& probe) const {
   Var* x = &dropout(tape, embedding(tape, tokens, batch, time, *wte_, *wpe_), noise.at(config_.n_layer, "embedding"));
   for (const Block& block : blocks_) x = &block(tape, *x, noise, probe);
-  return linear(tape, ln_f_(tape, *x), *wte_, nullptr);
+  return ln_f_.into(tape, *x, {wte_, nullptr});
 }
 
 Var& Gpt::loss(Tape& tape, const std::int32_t* tokens, const std::int32_t* targets, Index batch, Index time,

@@ -21,18 +21,14 @@ struct Noise {
 
 struct Linear {
   Param *weight, *bias;
-  Var& operator()(Tape& tape, Var& x) const { return linear(tape, x, *weight, bias); }
-
-  // residual + dropout(this layer of x)
-  Var& onto(Tape& tape, Var& residual, Var& x, const Dropout& noise) const {
-    if (!bias && noise.p == 0.0) return linear(tape, x, *weight, nullptr, &residual);
-    return add(tape, residual, dropout(tape, linear(tape, x, *weight, bias), noise));
-  }
 };
 
 struct LayerNorm {
   Param *weight, *bias;
-  Var& operator()(Tape& tape, Var& x) const { return layernorm(tape, x, *weight, bias); }
+  // linear(norm(x))
+  Var& into(Tape& tape, Var& x, const Linear& l) const {
+    return layernorm_linear(tape, x, *weight, bias, *l.weight, l.bias);
+  }
 };
 
 // Called with every layer's qkv during a forward pass that looks on.

@@ -182,7 +182,8 @@ double AttentionTask::backward(const float* y, const float* dy, const RowSoftmax
     for (Index begin = first; begin < last; begin += strip) {
       const Index end = std::min(begin + strip, last);
       for (Index i = begin; i < end; ++i) {
-        const float D = row_sum(d, [&](Index c) { return dy[i * C + c] * y[i * C + c]; });
+        const float D = row_sum(
+            d, [&](Index c, auto count) { return load_part(dy + i * C + c, count) * load_part(y + i * C + c, count); });
         dscale +=
             static_cast<double>(softmax_row_backward(scores_ + (i - first) * stride_, dscores_ + (i - first) * stride_,
                                                      mask_row(i, i + 1), i + 1, end, scale_, softmax[i], D));

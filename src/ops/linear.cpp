@@ -1,15 +1,10 @@
 // y = x W^T + b + r,  x (N, I), W (O, I), b (O), r (N, O) the residual stream
 //   dx = dy W         dW = dy^T x         db = column sums of dy         dr = dy
 // All three products run on the same micro-kernel; W is rearranged for it once per change of W.
-#include "kernels/gemm.h"
-#include "kernels/parallel.h"
-#include "kernels/rows.h"
-#include "ops/ops.h"
+#include "ops/linear_of.h"
 
 namespace qkgpt {
-namespace {
 
-// W^T (I, O), for the forward product.
 Panels forward_panels(Param& w) {
   const Index out = w.shape[0], in = w.shape[1];
   w.panels.resize(static_cast<std::size_t>(panel_floats(in, out)));
@@ -18,13 +13,26 @@ Panels forward_panels(Param& w) {
   return {w.panels.data(), in, out};
 }
 
-// W (O, I), for dx.
 Panels backward_panels(Param& w) {
   const Index out = w.shape[0], in = w.shape[1];
   w.panels_transposed.resize(static_cast<std::size_t>(panel_floats(out, in)));
   if (!w.panels_transposed_valid) pack_parallel(w.value(), in, 1, out, in, w.panels_transposed.data());
   w.panels_transposed_valid = true;
   return {w.panels_transposed.data(), out, in};
+}
+
+void check_linear(const Tensor& x, const Param& w, const Param* b, const Var* residual) {
+  check(x.columns() == w.shape[1] && (!b || b->size() == w.shape[0]), "linear: shapes do not fit");
+  check(!residual || (!b && residual->value.rows() == x.rows() && residual->value.columns() == w.shape[0]),
+        "linear: a residual has the shape of the result and takes the place of the bias");
+}
+
+Var& linear_result(Tape& tape, const Shape& x, Index out) {
+  return tape.make(x.rank() == 3 ? Shape{x[0], x[1], out} : Shape{x.rows(), out});
+}
+
+Start linear_start(const Param* b, const Var* residual, Index out) {
+  return residual ? Start{residual->value.data, out} : Start{b ? b->value() : nullptr, 0};
 }
 
 void bias_backward(Tape& tape, Param& b, const float* dy, Index rows) {
@@ -39,21 +47,15 @@ void bias_backward(Tape& tape, Param& b, const float* dy, Index rows) {
     }
   });
   const Grad db = tape.grad(b.var);
-  add_shards(partial, n, out, db.add, db.data);
+  add_shards(partial, n, out, out, db.add, db.data);
   tape.give_back(partial, n * out);
 }
 
-}  // namespace
-
 Var& linear(Tape& tape, Var& x, Param& w, Param* b, Var* residual) {
+  check_linear(x.value, w, b, residual);
   const Index out = w.shape[0], in = w.shape[1], rows = x.value.rows();
-  check(x.value.columns() == in && (!b || b->size() == out), "linear: shapes do not fit");
-  check(!residual || (!b && residual->value.rows() == rows && residual->value.columns() == out),
-        "linear: a residual has the shape of the result and takes the place of the bias");
-  const Shape& s = x.shape();
-  Var& y = tape.make(s.rank() == 3 ? Shape{s[0], s[1], out} : Shape{rows, out});
-  const Start start = residual ? Start{residual->value.data, out} : Start{b ? b->value() : nullptr, 0};
-  gemm(rows, {x.value.data, in, 1}, forward_panels(w), start, y.value.data, out);
+  Var& y = linear_result(tape, x.shape(), out);
+  gemm(rows, {x.value.data, in, 1}, forward_panels(w), linear_start(b, residual, out), y.value.data, out);
 
   tape.on_backward("linear", y, [&tape, &x, &w, b, residual, &y, rows, in, out] {
     const float* dy = y.grad;

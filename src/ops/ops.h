@@ -20,15 +20,17 @@ struct Dropout {
 // y (B, T, C) = wte[tokens] + wpe[0 ... T-1]; tokens (B, T), every id below V.
 Var& embedding(Tape& tape, const std::int32_t* tokens, Index batch, Index time, Param& wte, Param& wpe);
 
-// y = (x - mean) / sqrt(var + eps) * gain + bias over the last dimension; bias may be null.
-Var& layernorm(Tape& tape, Var& x, Param& gain, Param* bias);
-
 // y (..., O) = x (..., I) W^T + b with W (O, I) and b (O); b may be null. Without a bias the sums may start from a
 // `residual` (..., O) instead: y = residual + x W^T in one pass.
 Var& linear(Tape& tape, Var& x, Param& weight, Param* bias, Var* residual = nullptr);
 
-// y = x Phi(x), Phi the distribution function of the standard normal (exact erf, not the tanh form).
-Var& gelu(Tape& tape, Var& x);
+// y = layernorm(x) W^T + b with layernorm(x) = (x - mean) / sqrt(var + eps) * gain + shift over the last dimension;
+// shift and b may be null. layernorm(x) is never stored.
+Var& layernorm_linear(Tape& tape, Var& x, Param& gain, Param* shift, Param& weight, Param* bias);
+
+// y = gelu(x) W^T + b or + residual, gelu(x) = x Phi(x) with Phi the distribution function of the standard normal
+// (exact erf, not the tanh form). gelu(x) is never stored.
+Var& gelu_linear(Tape& tape, Var& x, Param& weight, Param* bias, Var* residual = nullptr);
 
 // y = x + branch.
 Var& add(Tape& tape, Var& x, Var& branch);

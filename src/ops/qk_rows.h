@@ -24,23 +24,29 @@ struct RowStats {
   float mu, r;
 };
 
+// sum of (x - mu)^2
+inline float square_sum(const float* x, Index m, float mu) {
+  return row_sum(m, [=](Index c, auto count) {
+    const vec d = first_lanes(load_part(x + c, count) - splat(mu), count);
+    return d * d;
+  });
+}
+
 inline RowStats row_stats(QkNorm norm, const float* x, Index m, float eps) {
   const auto n = static_cast<float>(m);
   switch (norm) {
     case QkNorm::none: return {0.0f, 1.0f};
     case QkNorm::l2: {
-      const float length = std::sqrt(row_sum(m, [x](Index c) { return x[c] * x[c]; }));
+      const float length = std::sqrt(square_sum(x, m, 0.0f));
       return {0.0f, 1.0f / std::max(length, eps)};  // length first: a NaN stays a NaN
     }
     case QkNorm::rms:
     case QkNorm::rms_full: {
-      const float square = row_sum(m, [x](Index c) { return x[c] * x[c]; });
-      return {0.0f, 1.0f / std::sqrt(square / n + eps)};
+      return {0.0f, 1.0f / std::sqrt(square_sum(x, m, 0.0f) / n + eps)};
     }
     case QkNorm::layernorm: {
-      const float mu = row_sum(m, [x](Index c) { return x[c]; }) / n;
-      const float square = row_sum(m, [x, mu](Index c) { return (x[c] - mu) * (x[c] - mu); });
-      return {mu, 1.0f / std::sqrt(square / n + eps)};
+      const float mu = row_sum(m, [x](Index c, auto count) { return load_part(x + c, count); }) / n;
+      return {mu, 1.0f / std::sqrt(square_sum(x, m, mu) / n + eps)};
     }
   }
   return {};
@@ -51,16 +57,19 @@ inline void row_backward(QkNorm norm, const float* x, RowStats s, Index m, float
                          double* dgain) {
   if (norm == QkNorm::none) return;
   const auto n = static_cast<float>(m);
-  const auto y = [=](Index c) { return (x[c] - s.mu) * s.r; };
+  const auto t = [=](Index c, auto count) { return load_part(dout + c, count); };
+  const auto y = [=](Index c, auto count) { return (load_part(x + c, count) - splat(s.mu)) * splat(s.r); };
   if (dgain)
-    for (Index c = 0; c < m; ++c) dgain[c] += static_cast<double>(dout[c]) * static_cast<double>(y(c));
-  if (gain)
-    for (Index c = 0; c < m; ++c) dout[c] *= gain[c];  // now t
-  const float ty = row_sum(m, [=](Index c) { return dout[c] * y(c); });
+    for (Index c = 0; c < m; ++c) dgain[c] += static_cast<double>(dout[c]) * static_cast<double>((x[c] - s.mu) * s.r);
+  if (gain)  // from here on dout is t
+    for_vectors(m, [&](Index c, auto count) { store_part(dout + c, t(c, count) * load_part(gain + c, count), count); });
+  const float ty = row_sum(m, [=](Index c, auto count) { return t(c, count) * y(c, count); });
   float alpha = 0.0f, beta = ty / n;
   if (norm == QkNorm::l2) beta = s.r < 1.0f / eps ? ty : 0.0f;
-  if (norm == QkNorm::layernorm) alpha = row_sum(m, [=](Index c) { return dout[c]; }) / n;
-  for (Index c = 0; c < m; ++c) dout[c] = s.r * (dout[c] - alpha - beta * y(c));
+  if (norm == QkNorm::layernorm) alpha = row_sum(m, t) / n;
+  for_vectors(m, [&](Index c, auto count) {
+    store_part(dout + c, splat(s.r) * (t(c, count) - splat(alpha) - splat(beta) * y(c, count)), count);
+  });
 }
 
 }  // namespace qkgpt

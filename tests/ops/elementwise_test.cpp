@@ -8,8 +8,17 @@ using namespace qkgpt::test;
 
 namespace {
 
-const auto gelu_op = [](Tape& tape, std::deque<Param>& p) -> Var& { return gelu(tape, p[0].var); };
-const auto gelu_formula = [](const auto& x) { return reference::gelu(x[0]); };
+// The op multiplies gelu(x) (rows, 1) by W^T (1, 1): with W = 1 the product changes nothing.
+const auto gelu_op = [](Tape& tape, std::deque<Param>& p) -> Var& {
+  return gelu_linear(tape, p[0].var, p[1], nullptr);
+};
+const auto gelu_formula = [](const auto& x) {
+  using Numbers = std::decay_t<decltype(x[0])>;
+  return reference::linear(reference::gelu(x[0]), x[1], Numbers(), 1, 1);
+};
+std::vector<Leaf> gelu_leaves(const Array<double>& x) {
+  return {{"x", {x.size(), 1}, x}, {"W", {1, 1}, Array<double>(1, 1.0)}};
+}
 
 Array<double> mask_of(const Dropout& noise, Index n) {
   std::vector<float> mask(static_cast<std::size_t>(n));
@@ -24,12 +33,38 @@ auto dropout_op(const Dropout& noise) {
 }  // namespace
 
 TEST_CASE("gelu and its gradient agree with the formula", "[gradient]") {
-  for (const Index n : {1, 15, 16, 210}) check_op({{"x", {n}, uniforms(n, 1, -6.0, 6.0)}}, gelu_op, gelu_formula);
-  check_op_sampled({{"x", {9001}, normals(9001, 1)}}, gelu_op, gelu_formula, 50);
+  for (const Index n : {1, 15, 16, 210}) check_op(gelu_leaves(uniforms(n, 1, -6.0, 6.0)), gelu_op, gelu_formula);
+  check_op_sampled(
+      {{"x", {161, 93}, normals(161 * 93, 1)}, {"W", {70, 93}, normals(70 * 93, 2, 0.1)}}, gelu_op,
+      [](const auto& x) {
+        using Numbers = std::decay_t<decltype(x[0])>;
+        return reference::linear(reference::gelu(x[0]), x[1], Numbers(), 93, 70);
+      },
+      50);
+  // rows, in, out; with a bias or onto a residual
+  const Index sizes[][3] = {{1, 3, 2}, {14, 15, 65}, {50, 33, 7}, {97, 16, 48}};
+  for (const auto& [rows, in, out] : sizes) {
+    std::vector<Leaf> all = {{"x", {rows, in}, normals(rows * in, 1, 2.0)},
+                             {"W", {out, in}, normals(out * in, 2, 0.25)},
+                             {"b", {out}, normals(out, 3)}};
+    check_op(
+        all, [](Tape& tape, std::deque<Param>& p) -> Var& { return gelu_linear(tape, p[0].var, p[1], &p[2]); },
+        [in = in, out = out](const auto& x) { return reference::linear(reference::gelu(x[0]), x[1], x[2], in, out); });
+    all[2] = {"residual", {rows, out}, normals(rows * out, 3)};
+    check_op(
+        all,
+        [](Tape& tape, std::deque<Param>& p) -> Var& { return gelu_linear(tape, p[0].var, p[1], nullptr, &p[2].var); },
+        [in = in, out = out](const auto& x) {
+          using Numbers = std::decay_t<decltype(x[0])>;
+          Numbers y = reference::linear(reference::gelu(x[0]), x[1], Numbers(), in, out);
+          for (Index i = 0; i < y.size(); ++i) y[i] += x[2][i];
+          return y;
+        });
+  }
 }
 
 TEST_CASE("gelu is the exact form and not the tanh one", "[unit]") {
-  const Result got = run({{"x", {2}, Array<double>(std::vector{1.0, -1.0})}}, Array<double>(2, 1.0), gelu_op);
+  const Result got = run(gelu_leaves(Array<double>(std::vector{1.0, -1.0})), Array<double>(2, 1.0), gelu_op);
   CHECK(std::abs(got.y[0] - 0.8413447461) < 1.2e-7);  // tanh form: 0.841192
   CHECK(std::abs(got.y[1] + 0.1586552539) < 1.2e-7);
 }
@@ -107,7 +142,7 @@ TEST_CASE("embedding and its gradients agree with the formula", "[gradient]") {
 TEST_CASE("element operations give the same bits with 1 2 and 3 threads", "[unit]") {
   const Index n = 70001;
   const std::vector<Leaf> x = {{"x", {n}, normals(n, 1)}};
-  check_threads(x, normals(n, 2), gelu_op);
+  check_threads(gelu_leaves(x[0].value), normals(n, 2), gelu_op);
   check_threads(x, normals(n, 2), dropout_op({0.2, 77}));
   check_threads(x, normals(n, 2), [](Tape& t, std::deque<Param>& p) -> Var& { return add(t, p[0].var, p[0].var); });
   const auto tokens = integers(600, 4, 50);

@@ -6,20 +6,30 @@ using namespace qkgpt::test;
 
 namespace {
 
+// The op multiplies what it normalises by W^T: with the identity the product changes nothing.
+Array<double> identity(Index C) {
+  Array<double> w(C * C);
+  for (Index c = 0; c < C; ++c) w[c * C + c] = 1.0;
+  return w;
+}
+
 std::vector<Leaf> leaves(Shape shape, double deviation) {
   const Index C = shape.columns();
   return {{"x", shape, normals(shape.size(), 1, deviation)},
+          {"W", {C, C}, identity(C)},
           {"gain", {C}, uniforms(C, 2, 0.5, 1.5)},
-          {"bias", {C}, normals(C, 3)}};
+          {"shift", {C}, normals(C, 3)}};
 }
 
 const auto op = [](Tape& tape, std::deque<Param>& p) -> Var& {
-  return layernorm(tape, p[0].var, p[1], p.size() > 2 ? &p[2] : nullptr);
+  return layernorm_linear(tape, p[0].var, p[2], p.size() > 3 ? &p[3] : nullptr, p[1], nullptr);
 };
 
 const auto formula = [](const auto& x) {
   using Numbers = std::decay_t<decltype(x[0])>;
-  return reference::layernorm(x[0], x[1], x.size() > 2 ? x[2] : Numbers(), 1e-5);
+  const Index C = x[2].size();
+  return reference::linear(reference::layernorm(x[0], x[2], x.size() > 3 ? x[3] : Numbers(), 1e-5), x[1], Numbers(), C,
+                           x[1].size() / C);
 };
 
 }  // namespace
@@ -47,18 +57,18 @@ TEST_CASE("layernorm of a large mean keeps the digits of the variance", "[gradie
   check_op(all, op, formula);
 }
 
-TEST_CASE("layernorm of a constant row is the bias", "[gradient]") {
+TEST_CASE("layernorm of a constant row is the shift", "[gradient]") {
   auto all = leaves({3, 15}, 1.0);
   for (Index i = 0; i < 15; ++i) all[0].value[i] = 0.0, all[0].value[15 + i] = 2.5;
   check_op(all, op, formula);
 }
 
-TEST_CASE("layernorm of one number is the bias and its gain has no gradient", "[gradient]") {
+TEST_CASE("layernorm of one number is the shift and its gain has no gradient", "[gradient]") {
   // pytorch/pytorch#188375: the gain of a layer of one element must not get a gradient either
   auto all = leaves({5, 1}, 1.0);
   all[0].floor = 316.0;  // 1 / sqrt(epsilon), which multiplies the rounding of a difference that is zero
   check_op(all, op, formula);
-  CHECK(largest(run(all, normals(5, 4), op).gradients[1]) == 0.0);
+  CHECK(largest(run(all, normals(5, 4), op).gradients[2]) == 0.0);
 }
 
 TEST_CASE("x gradient of layernorm is orthogonal to constants and nearly to x", "[gradient]") {
@@ -72,6 +82,25 @@ TEST_CASE("x gradient of layernorm is orthogonal to constants and nearly to x", 
     }
     CHECK(std::abs(sum) < 1e-5);
     CHECK(std::abs(along) < 1e-3);  // epsilon r^2 (y . t)
+  }
+}
+
+TEST_CASE("layernorm_linear and its gradients agree with the formula", "[gradient]") {
+  const Index sizes[][3] = {{1, 1, 1}, {14, 15, 65}, {50, 33, 7}, {97, 16, 48}};  // rows, in, out
+  for (const auto& [rows, in, out] : sizes) {
+    INFO("rows " << rows << " in " << in << " out " << out);
+    auto all = leaves({rows, in}, 1.0);
+    all[1] = {"W", {out, in}, normals(out * in, 5, 0.25)};
+    if (in == 1) all[0].floor = 316.0;
+    all.push_back({"b", {out}, normals(out, 6)});
+    check_op(
+        all,
+        [](Tape& tape, std::deque<Param>& p) -> Var& {
+          return layernorm_linear(tape, p[0].var, p[2], &p[3], p[1], &p[4]);
+        },
+        [in = in, out = out](const auto& x) {
+          return reference::linear(reference::layernorm(x[0], x[2], x[3], 1e-5), x[1], x[4], in, out);
+        });
   }
 }
 

@@ -46,21 +46,23 @@ TEST_CASE("linear agrees with the formula beyond the blocks of the matrix kernel
 TEST_CASE("linear onto a residual adds it and passes its gradient on", "[gradient]") {
   // The residual is used a second time (as a pre-norm block does) or not, so its gradient is added to or taken over.
   for (const bool twice : {true, false}) {
-    const std::vector<Leaf> all = {{"x", {13, 15}, normals(13 * 15, 1)},
-                                   {"W", {9, 15}, normals(9 * 15, 2, 0.25)},
-                                   {"residual", {13, 9}, normals(13 * 9, 3)}};
+    std::vector<Leaf> all = {{"x", {13, 15}, normals(13 * 15, 1)},
+                             {"W", {9, 15}, normals(9 * 15, 2, 0.25)},
+                             {"residual", {13, 9}, normals(13 * 9, 3)},
+                             {"V", {9, 9}, normals(81, 4, 0.25)}};
+    if (!twice) all.pop_back();
     check_op(
         all,
         [twice](Tape& tape, std::deque<Param>& p) -> Var& {
           Var& r = add(tape, p[2].var, p[2].var);  // an op's result: it has no buffer of its own
           Var& y = linear(tape, p[0].var, p[1], nullptr, &r);
-          return twice ? add(tape, gelu(tape, r), y) : y;
+          return twice ? add(tape, gelu_linear(tape, r, p[3], nullptr), y) : y;
         },
         [twice](const auto& v) {
           using Numbers = std::decay_t<decltype(v[0])>;
           Numbers y = reference::linear(v[0], v[1], Numbers(), 15, 9), r = v[2];
           for (Index i = 0; i < r.size(); ++i) r[i] *= 2.0;
-          const Numbers g = reference::gelu(r);
+          const Numbers g = twice ? reference::linear(reference::gelu(r), v[3], Numbers(), 9, 9) : r;
           for (Index i = 0; i < y.size(); ++i) y[i] += twice ? r[i] + g[i] : r[i];
           return y;
         });
