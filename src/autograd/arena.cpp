@@ -1,29 +1,53 @@
 #include "autograd/arena.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
-#ifdef __linux__
+#if __has_include(<sys/mman.h>)
 #include <sys/mman.h>
 #endif
 
 namespace qkgpt {
+namespace {
 
+constexpr std::size_t huge_page = std::size_t{1} << 21;
+
+}  // namespace
+
+// Large memory comes straight from the system, which gives zeros, and page by page as it is first touched.
 Memory::Memory(Index bytes) : bytes_(bytes) {
-  const bool large = bytes >= (Index{1} << 21);
-  const std::size_t alignment = large ? std::size_t{1} << 21 : 64;
-  const std::size_t size = (static_cast<std::size_t>(bytes) + alignment - 1) / alignment * alignment;
-  data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, std::max(size, alignment))));
-  if (!data_) throw std::bad_alloc();
-#ifdef __linux__
-  if (large) madvise(data_.get(), size, MADV_HUGEPAGE);
+  const auto size = static_cast<std::size_t>(std::max<Index>(bytes, 1));
+#ifdef MAP_ANONYMOUS
+  if (size >= huge_page) {
+    const std::size_t mapped = size + huge_page;
+    void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) throw std::bad_alloc();
+    const auto address = reinterpret_cast<std::uintptr_t>(base);
+    const std::size_t skipped = (huge_page - address % huge_page) % huge_page;
+    data_ = {static_cast<std::byte*>(base) + skipped, Free{base, mapped}};
+#ifdef MADV_HUGEPAGE
+    madvise(data_.get(), size, MADV_HUGEPAGE);
 #endif
+    return;
+  }
+#endif
+  data_ = {static_cast<std::byte*>(std::aligned_alloc(64, (size + 63) / 64 * 64)), Free{nullptr, 0}};
+  if (!data_) throw std::bad_alloc();
   std::memset(data_.get(), 0, size);
 }
 
-void Memory::Free::operator()(std::byte* p) const { std::free(p); }
+void Memory::Free::operator()(std::byte* p) const {
+#ifdef MAP_ANONYMOUS
+  if (mapping) {
+    munmap(mapping, mapped);
+    return;
+  }
+#endif
+  std::free(p);
+}
 
 void* Arena::take(Index bytes) {
   bytes = (std::max<Index>(bytes, 1) + 63) / 64 * 64;

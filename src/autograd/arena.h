@@ -19,6 +19,8 @@ class Memory {
 
  private:
   struct Free {
+    void* mapping;  // what the system gave and takes back, null for memory of malloc
+    std::size_t mapped;
     void operator()(std::byte* p) const;
   };
   std::unique_ptr<std::byte, Free> data_;

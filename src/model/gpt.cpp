@@ -121,13 +121,13 @@ double memory_estimate(const Config& config, Index vocab_size, bool training) {
   const auto V = static_cast<double>(vocab_size);
   const double matrices = (V + 12.0 * L * C) * C, params = matrices + T * C + (2.0 * L + 1.0) * C;
   const double rows = B * T;
-  // per row and layer: two LayerNorms, qkv, attention, c_fc and GELU (4 C each), two sums; the two projections
-  // where they do not go into the sums at once
-  const double apart = config.bias || config.dropout > 0 ? 2.0 : 0.0;
-  const double activations = rows * (L * (15.0 + apart) * C + 2.0 * C + V);
-  const double dropped = config.dropout > 0 ? rows * (2.0 * L + 1.0) * C : 0.0;
-  const double backward = training ? rows * (9.0 * C + std::max(V, 4.0 * C)) : 0.0;  // gradients alive at once
-  return 4.0 * (params * (training ? 4.0 : 1.0) + matrices * (training ? 2.0 : 1.0) + activations + dropped + backward);
+  // per row and layer: qkv, attention, c_fc (4 C), two sums; the two projections where they do not go into the sums
+  // at once, and what dropout makes of them
+  const double apart = config.dropout > 0 ? 4.0 : config.bias ? 2.0 : 0.0;
+  const double activations = rows * (L * (10.0 + apart) * C + (config.dropout > 0 ? 2.0 : 1.0) * C + V);
+  // alive at once in backward: gradients of the sums and of c_fc (4 C), and GELU made again (4 C)
+  const double backward = training ? rows * (10.0 * C + V) : 0.0;
+  return 4.0 * (params * (training ? 4.0 : 1.0) + matrices * (training ? 2.0 : 1.0) + activations + backward);
 }
 
 }  // namespace qkgpt
