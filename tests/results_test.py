@@ -42,6 +42,29 @@ class Results(Case):
         self.assertRegex(err, r"'é' \(U\+00E9\) at position 2")
         self.run_program("sample", "run", "--top-k=-3", code=2)
 
+    def test_samples_side_by_side_are_those_of_one_at_a_time(self) -> None:
+        self.train("run", "--max_iters=40")
+        line = "\n---------------\n"
+        for options in (["--length=30"], ["--length=40", "--prompt=the king and queen", "--temperature=1.5"],
+                        ["--length=60", "--stop=e"], ["--length=0", "--prompt=a"]):
+            many = self.run_program("sample", "run", "--num-samples=19", *options)[0]  # more than go side by side
+            for threads in ("2", "3", "8"):
+                other = self.run_program("sample", "run", "--num-samples=19", f"--threads={threads}", *options)[0]
+                self.assertEqual(other, many)
+            few = self.run_program("sample", "run", "--num-samples=2", *options)[0]
+            self.assertEqual(many[:-1].split(line)[:2], few[:-1].split(line))
+            self.assertEqual(len(many[:-1].split(line)), 19)
+
+    def test_a_stop_text_ends_every_sample_by_itself(self) -> None:
+        self.train("run", "--max_iters=40")
+        line = "\n---------------\n"
+        options = ["--num-samples=9", "--length=80", "--prompt=a"]
+        whole = self.run_program("sample", "run", *options)[0][:-1].split(line)
+        stopped = self.run_program("sample", "run", *options, "--stop=e", "--threads=2")[0]
+        cut = [text[:text.find("e") + 1] if "e" in text else text for text in whole]
+        self.assertEqual(stopped[:-1].split(line), cut)
+        self.assertGreater(len({len(text) for text in stopped.split(line)}), 2)
+
     def test_a_text_without_newline_has_its_first_character_as_prompt(self) -> None:
         (self.dir / "text.txt").write_text("abc" * 2000)
         self.train("run", "--max_iters=2")
@@ -51,15 +74,16 @@ class Results(Case):
 
     def test_text_streams_and_a_closed_pipe_ends_it_quietly(self) -> None:
         self.train("run", "--max_iters=2")
-        process = self.start("sample", "run", "--length=200000")
-        begin = time.monotonic()
-        self.assertEqual(len(process.stdout.read(10)), 10)
-        self.assertIsNone(process.poll(), "the first characters come long before the last")
-        process.stdout.close()
-        err = process.stderr.read()
-        process.stderr.close()
-        self.assertEqual((process.wait(60), err), (0, b""))
-        self.assertLess(time.monotonic() - begin, 30)
+        for options in ([], ["--num-samples=20", "--threads=2"]):
+            process = self.start("sample", "run", "--length=200000", *options)
+            begin = time.monotonic()
+            self.assertEqual(len(process.stdout.read(10)), 10)
+            self.assertIsNone(process.poll(), "the first characters come long before the last")
+            process.stdout.close()
+            err = process.stderr.read()
+            process.stderr.close()
+            self.assertEqual((process.wait(60), err), (0, b""))
+            self.assertLess(time.monotonic() - begin, 30)
 
     def test_output_that_is_no_terminal_has_whole_lines_only(self) -> None:
         process = self.start("train", "tiny.json", "--out_dir=run")

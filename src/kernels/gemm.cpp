@@ -157,6 +157,19 @@ Panels pack(const float* b, Index k_stride, Index column_stride, Index depth, In
   return {buffer, depth, columns};
 }
 
+void pack_row(const float* row, Index k, Index depth, Index columns, float* buffer) {
+  for (Index n = 0; n < columns; n += panel_width) {
+    const Index width = panel_vectors(columns, n) * lanes, used = std::min(width, columns - n);
+    std::memcpy(buffer + n * depth + k * width, row + n, static_cast<std::size_t>(used) * sizeof(float));
+  }
+}
+
+void pack_column(const float* column, Index n, Index depth, Index columns, float* buffer) {
+  const Index first = n / panel_width * panel_width, width = panel_vectors(columns, first) * lanes;
+  float* to = buffer + first * depth + n - first;
+  for (Index k = 0; k < depth; ++k) to[k * width] = column[k];
+}
+
 Panels pack_parallel(const float* b, Index k_stride, Index column_stride, Index depth, Index columns, float* buffer) {
   const Index panels = (columns + panel_width - 1) / panel_width;
   parallel_for(panels, 1 + 20000 / (depth * panel_width), [&](Index begin, Index end, int) {

@@ -27,7 +27,11 @@ Index panel_floats(Index depth, Index columns);  // size of the buffer that pack
 // Packs B with element (k, n) at b[k * k_stride + n * column_stride].
 Panels pack(const float* b, Index k_stride, Index column_stride, Index depth, Index columns, float* buffer);
 
-// The same by all threads.
+// Panels that grow: writes row k of B (`columns` numbers side by side), or column n of it (`depth` numbers).
+void pack_row(const float* row, Index k, Index depth, Index columns, float* buffer);
+void pack_column(const float* column, Index n, Index depth, Index columns, float* buffer);
+
+// The same as pack() by all threads.
 Panels pack_parallel(const float* b, Index k_stride, Index column_stride, Index depth, Index columns, float* buffer);
 
 // What the sums start from: zero, C itself (C += AB), a row (bias) or another matrix (residual).

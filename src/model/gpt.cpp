@@ -1,5 +1,6 @@
 #include "model/gpt.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/rng.h"
@@ -22,12 +23,29 @@ Var& onto(Tape& tape, Var& residual, LinearOp op, Var& x, const Linear& layer, c
   return add(tape, residual, dropout(tape, op(tape, x, *layer.weight, layer.bias, nullptr), noise));
 }
 
+// x (B, T, C) -> (B, 1, C), for tapes that do not record.
+Var& last_rows(Tape& tape, const Var& x) {
+  const Index B = x.shape()[0], T = x.shape()[1], C = x.shape()[2];
+  Var& y = tape.make({B, 1, C});
+  for (Index b = 0; b < B; ++b) std::copy_n(x.value.data + ((b + 1) * T - 1) * C, C, y.value.data + b * C);
+  return y;
+}
+
 }  // namespace
 
 Var& Block::operator()(Tape& tape, Var& x, const Noise& noise, const Probe& probe) const {
   Var& qkv = ln_1.into(tape, x, c_attn);
   if (probe) probe(layer, qkv.value, attention);
-  Var& y = qkgpt::attention(tape, qkv, attention, noise.at(layer, "attention"));
+  return finish(tape, x, qkgpt::attention(tape, qkv, attention, noise.at(layer, "attention")), noise);
+}
+
+Var& Block::next(Tape& tape, Var& x, std::span<KeyValueCache* const> caches, Index queries) const {
+  Var& qkv = ln_1.into(tape, x, c_attn);
+  Var& y = attention_cached(tape, qkv, attention, layer, caches, queries);
+  return finish(tape, queries < x.shape()[1] ? last_rows(tape, x) : x, y, {});
+}
+
+Var& Block::finish(Tape& tape, Var& x, Var& y, const Noise& noise) const {
   Var& middle = onto(tape, x, linear, y, attn_c_proj, noise.at(layer, "attn.c_proj"));
   Var& hidden = ln_2.into(tape, middle, c_fc);
   return onto(tape, middle, gelu_linear, hidden, mlp_c_proj, noise.at(layer, "mlp.c_proj"));
@@ -96,6 +114,20 @@ Var& Gpt::logits(Tape& tape, const std::int32_t* tokens, Index batch, Index time
                  const Probe& probe) const {
   Var* x = &dropout(tape, embedding(tape, tokens, batch, time, *wte_, *wpe_), noise.at(config_.n_layer, "embedding"));
   for (const Block& block : blocks_) x = &block(tape, *x, noise, probe);
+  return ln_f_.into(tape, *x, {wte_, nullptr});
+}
+
+KeyValueCache Gpt::cache() const {
+  return {config_.n_layer, config_.n_head, config_.n_embd / config_.n_head, config_.block_size};
+}
+
+Var& Gpt::next_logits(Tape& tape, const std::int32_t* tokens, Index time,
+                      std::span<KeyValueCache* const> caches) const {
+  const Index batch = static_cast<Index>(caches.size());
+  Var* x = &embedding(tape, tokens, batch, time, *wte_, *wpe_, caches[0]->length());
+  for (const Block& block : blocks_)  // of the last layer only the last row is asked for
+    x = &block.next(tape, *x, caches, &block == &blocks_.back() ? 1 : time);
+  for (KeyValueCache* cache : caches) cache->advance(time);
   return ln_f_.into(tape, *x, {wte_, nullptr});
 }
 

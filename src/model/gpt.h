@@ -2,6 +2,7 @@
 // the token embedding (github.com/karpathy/nanoGPT, model.py). Parameter names and shapes are its state_dict's.
 #pragma once
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "autograd/param.h"
@@ -40,6 +41,13 @@ struct Block {
   Linear c_attn, attn_c_proj, c_fc, mlp_c_proj;
   AttentionSpec attention;
   Var& operator()(Tape& tape, Var& x, const Noise& noise, const Probe& probe) const;
+
+  // For the newest positions x (B, T, C) of sequences: their last `queries` rows (B, queries, C), 1 or T of them.
+  Var& next(Tape& tape, Var& x, std::span<KeyValueCache* const> caches, Index queries) const;
+
+ private:
+  // What follows attention's y, row by row; x is the residual stream before this block.
+  Var& finish(Tape& tape, Var& x, Var& y, const Noise& noise) const;
 };
 
 class Gpt {
@@ -59,6 +67,14 @@ class Gpt {
   // tokens (B, T) -> logits (B, T, V).
   Var& logits(Tape& tape, const std::int32_t* tokens, Index batch, Index time, const Noise& noise,
               const Probe& probe = {}) const;
+
+  // A cache that holds nothing yet and has room for block_size tokens.
+  KeyValueCache cache() const;
+
+  // Logits (B, V) of what follows sequences that go on by tokens (B, T), with the bits that logits() gives. `caches`,
+  // one for each sequence and all of one length, hold what came before and then these tokens too. Several threads may
+  // ask at once after the first time since the weights changed: that one rearranges the weights.
+  Var& next_logits(Tape& tape, const std::int32_t* tokens, Index time, std::span<KeyValueCache* const> caches) const;
 
   // Mean cross-entropy of tokens (B, T) against targets (B, T); row_losses (B T) may be null.
   Var& loss(Tape& tape, const std::int32_t* tokens, const std::int32_t* targets, Index batch, Index time,

@@ -20,32 +20,6 @@ Index panel_space(const AttentionShape& a) { return rounded(std::max(panel_float
 
 Index block_space(const AttentionShape& a) { return rounded(panel_floats(query_block(a.T), a.d)); }
 
-// Row i of P from the n = i + 1 scores z (in place); zeros behind them up to `padded`. S = scale z.
-RowSoftmax softmax_row(float* z, Index n, Index padded, float scale) {
-  const vec s = splat(scale);
-  vec most = splat(z[0]) * s;
-  Index j = 0;
-  for (; j + lanes <= n; j += lanes) most = max(load(z + j) * s, most);
-  if (j < n) most = max(first_lanes(load(z + j) * s, n - j, most), most);
-  const float top = max_lanes(most);
-  vec sum{};
-  for (j = 0; j + lanes <= n; j += lanes) {
-    const vec e = exp(load(z + j) * s - splat(top));
-    store(z + j, e);
-    sum += e;
-  }
-  if (j < n) {
-    const vec e = first_lanes(exp(load(z + j) * s - splat(top)), n - j);
-    store(z + j, e);
-    sum += e;
-    j += lanes;
-  }
-  for (; j < padded; j += lanes) store(z + j, vec{});
-  const float norm = 1.0f / sum_lanes(sum);
-  for (j = 0; j < n; j += lanes) store(z + j, load(z + j) * splat(norm));
-  return {top, norm};
-}
-
 // The way back: z becomes P~, dp (the gradient of P~) becomes dz = scale dS, both zero behind n up to `padded`. D is
 // dy . y; `mask` is null without dropout. Returns sum dS z.
 float softmax_row_backward(float* z, float* dp, const float* mask, Index n, Index padded, float scale, RowSoftmax row,
@@ -112,11 +86,7 @@ void AttentionTask::normalise(bool with_stats) {
       const float* x = qkv_ + i * 3 * a_.C + which * a_.C;
       RowStats& stats = stats_[(2 * i + which) * groups];
       if (with_stats && !full) stats = row_stats(spec_.norm, x, d, static_cast<float>(spec_.eps));
-      const vec mu = splat(stats.mu), r = splat(stats.r);
-      for_vectors(d, [&](Index c, auto n) {
-        const vec y = (load_part(x + c, n) - mu) * r;
-        store_part(to + c, gain ? y * load_part(gain + c, n) : y, n);
-      });
+      row_forward(x, stats, gain, d, to);
     }
   }
   q_ = normalised_;

@@ -3,6 +3,7 @@
 #include "kernels/gemm.h"
 #include "ops/ops.h"
 #include "ops/qk_rows.h"
+#include "ops/softmax_row.h"
 
 namespace qkgpt {
 
@@ -14,12 +15,6 @@ struct AttentionShape {
 };
 
 float logit_scale(const AttentionSpec& spec, Index d);  // s
-
-// P_ij = exp(S_ij - max) norm. The two are kept apart: their log-sum-exp, rounded, would lose the digits of P
-// where scores are large (pytorch/pytorch#11752), and so P has the same bits on the way back.
-struct RowSoftmax {
-  float max, norm;
-};
 
 class AttentionTask {
  public:

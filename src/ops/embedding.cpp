@@ -1,5 +1,5 @@
-// y[b, t] = wte[token[b, t]] + wpe[t]
-//   dwte[v] = sum of dy over the places where token v stands, dwpe[t] = sum of dy over the batch.
+// y[b, t] = wte[token[b, t]] + wpe[position + t]
+//   dwte[v] = sum of dy over the places where token v stands, dwpe[position + t] = sum of dy over the batch.
 // Backward gives every thread a range of channels and walks the places in order: no two threads meet.
 #include "kernels/parallel.h"
 #include "ops/ops.h"
@@ -17,7 +17,7 @@ void forward(const std::int32_t* tokens, const float* wte, const float* wpe, Ind
 }
 
 void backward(const std::int32_t* tokens, const float* dy, Index B, Index T, Index V, Index C, Grad dwte, Grad dwpe,
-              Index positions) {
+              Index position, Index positions) {
   parallel_for((C + 15) / 16, 1, [&](Index begin, Index end, int) {
     const Index first = begin * 16, last = std::min(end * 16, C);
     const auto clear = [&](float* rows, Index n) {
@@ -26,7 +26,7 @@ void backward(const std::int32_t* tokens, const float* dy, Index B, Index T, Ind
     if (!dwte.add) clear(dwte.data, V);
     if (!dwpe.add) clear(dwpe.data, positions);
     for (Index i = 0; i < B * T; ++i) {
-      float *e = dwte.data + tokens[i] * C, *p = dwpe.data + i % T * C;
+      float *e = dwte.data + tokens[i] * C, *p = dwpe.data + (position + i % T) * C;
       for (Index c = first; c < last; ++c) e[c] += dy[i * C + c], p[c] += dy[i * C + c];
     }
   });
@@ -34,14 +34,14 @@ void backward(const std::int32_t* tokens, const float* dy, Index B, Index T, Ind
 
 }  // namespace
 
-Var& embedding(Tape& tape, const std::int32_t* tokens, Index B, Index T, Param& wte, Param& wpe) {
+Var& embedding(Tape& tape, const std::int32_t* tokens, Index B, Index T, Param& wte, Param& wpe, Index position) {
   const Index V = wte.shape[0], C = wte.shape[1], positions = wpe.shape[0];
-  check(T <= positions && wpe.shape[1] == C, "embedding: shapes do not fit");
+  check(position + T <= positions && wpe.shape[1] == C, "embedding: shapes do not fit");
   Var& y = tape.make({B, T, C});
-  forward(tokens, wte.value(), wpe.value(), B, T, C, y.value.data);
-  tape.on_backward("embedding", y, [&tape, tokens, &wte, &wpe, &y, B, T, V, C, positions] {
+  forward(tokens, wte.value(), wpe.value() + position * C, B, T, C, y.value.data);
+  tape.on_backward("embedding", y, [&tape, tokens, &wte, &wpe, &y, position, B, T, V, C, positions] {
     const Grad dwte = tape.grad(wte.var), dwpe = tape.grad(wpe.var);
-    backward(tokens, y.grad, B, T, V, C, dwte, dwpe, positions);
+    backward(tokens, y.grad, B, T, V, C, dwte, dwpe, position, positions);
   });
   return y;
 }

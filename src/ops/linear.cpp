@@ -7,9 +7,11 @@ namespace qkgpt {
 
 Panels forward_panels(Param& w) {
   const Index out = w.shape[0], in = w.shape[1];
-  w.panels.resize(static_cast<std::size_t>(panel_floats(in, out)));
-  if (!w.panels_valid) pack_parallel(w.value(), 1, in, in, out, w.panels.data());
-  w.panels_valid = true;
+  if (!w.panels_valid) {  // where they are valid nothing is written: several threads may sample at once
+    w.panels.resize(static_cast<std::size_t>(panel_floats(in, out)));
+    pack_parallel(w.value(), 1, in, in, out, w.panels.data());
+    w.panels_valid = true;
+  }
   return {w.panels.data(), in, out};
 }
 

@@ -3,10 +3,12 @@
 // the tape until its reset(). One .cpp per op: formula, forward kernel, backward kernel, op.
 #pragma once
 #include <cstdint>
+#include <span>
 
 #include "autograd/param.h"
 #include "autograd/tape.h"
 #include "base/attention_kind.h"
+#include "ops/kv_cache.h"
 
 namespace qkgpt {
 
@@ -17,8 +19,9 @@ struct Dropout {
   std::uint64_t key = 0;
 };
 
-// y (B, T, C) = wte[tokens] + wpe[0 ... T-1]; tokens (B, T), every id below V.
-Var& embedding(Tape& tape, const std::int32_t* tokens, Index batch, Index time, Param& wte, Param& wpe);
+// y (B, T, C) = wte[tokens] + wpe[position ... position + T-1]; tokens (B, T), every id below V.
+Var& embedding(Tape& tape, const std::int32_t* tokens, Index batch, Index time, Param& wte, Param& wpe,
+               Index position = 0);
 
 // y (..., O) = x (..., I) W^T + b with W (O, I) and b (O); b may be null. Without a bias the sums may start from a
 // `residual` (..., O) instead: y = residual + x W^T in one pass.
@@ -51,6 +54,13 @@ struct AttentionSpec {
 
 // Causal multi-head attention: qkv (B, T, 3C), rows q, k, v side by side -> y (B, T, C).
 Var& attention(Tape& tape, Var& qkv, const AttentionSpec& spec, const Dropout& noise);
+
+// The same for the newest T positions of sequences whose earlier keys and values stand in `caches`, one for each
+// sequence: puts those of qkv (B, T, 3C) behind them and returns the last `queries` rows of y (B, queries, C), bit by
+// bit those of attention() over the whole sequences. For tapes that do not record. All sequences have the same
+// length; KeyValueCache::advance() is left to the caller, when all layers are done.
+Var& attention_cached(Tape& tape, Var& qkv, const AttentionSpec& spec, Index layer,
+                      std::span<KeyValueCache* const> caches, Index queries);
 
 // What one layer's attention does, a value per head (`metrics.jsonl`, kind "attention"). Sums in double.
 struct AttentionStats {

@@ -17,6 +17,7 @@
 
 #include "base/attention_kind.h"
 #include "kernels/rows.h"
+#include "kernels/simd.h"
 
 namespace qkgpt {
 
@@ -50,6 +51,15 @@ inline RowStats row_stats(QkNorm norm, const float* x, Index m, float eps) {
     }
   }
   return {};
+}
+
+// to = gain (x - mu) r over the n channels at hand. gain null: ones.
+inline void row_forward(const float* x, RowStats s, const float* gain, Index n, float* to) {
+  const vec mu = splat(s.mu), r = splat(s.r);
+  for_vectors(n, [&](Index c, auto count) {
+    const vec y = (load_part(x + c, count) - mu) * r;
+    store_part(to + c, gain ? y * load_part(gain + c, count) : y, count);
+  });
 }
 
 // Turns dout, in place, into dx; adds to dgain where it is not null. gain null: ones.

@@ -142,9 +142,9 @@ Evaluation Trainer::measure() {
   if (e.last && e.has_val) e.val_loss_full = full_loss(gpt_, corpus_.val, arena_, watch("the whole validation split"));
   if (config_.sample_length > 0 && weights_finite(gpt_)) {
     const Tokenizer& tokenizer = corpus_.text.tokenizer;
-    const std::int32_t newline = tokenizer.id(U'\n');
+    const std::int32_t newline = tokenizer.id(U'\n'), first = newline >= 0 ? newline : 0;
     std::vector<std::int32_t> ids;
-    generate(gpt_, {newline >= 0 ? newline : 0}, config_.sample_length, {}, Stream(config_.seed, "sample", state_.step),
+    generate(gpt_, {&first, 1}, config_.sample_length, {}, Stream(config_.seed, "sample", state_.step),
              [&](std::int32_t id) {
                stop_if_asked();
                ids.push_back(id);

@@ -171,6 +171,21 @@ TEST_CASE("pack fills panels with the columns and zeros behind them", "[unit]") 
   }
 }
 
+TEST_CASE("panels filled row by row or column by column are those of pack", "[unit]") {
+  for (const Index columns : {1, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 65}) {
+    const Product p(1, columns, 5);
+    Floats packed, transposed(p.b.size());
+    p.packed(packed);
+    for (Index k = 0; k < p.K; ++k)
+      for (Index n = 0; n < columns; ++n) at(transposed, n * p.K + k) = at(p.b, k * columns + n);
+    Floats rows(packed.size()), cols(packed.size());
+    for (Index k = p.K - 1; k >= 0; --k) pack_row(p.b.data() + k * columns, k, p.K, columns, rows.data());
+    for (Index n = columns - 1; n >= 0; --n) pack_column(transposed.data() + n * p.K, n, p.K, columns, cols.data());
+    CHECK(rows == packed);
+    CHECK(cols == packed);
+  }
+}
+
 TEST_CASE("gemm gives the same bits for any number of threads and row by row", "[unit]") {
   const Product p(150, 97, 400, 1);
   const auto with = [&](int threads) {

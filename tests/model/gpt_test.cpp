@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "catch.h"
-#include "model/generate.h"
 
 namespace qkgpt {
 namespace {
@@ -127,29 +126,6 @@ TEST_CASE("the memory estimate is near what a step takes", "[unit]") {
       held += 4.0 * static_cast<double>(q.panels.size() + q.panels_transposed.size());
     CHECK_THAT(memory_estimate(c, 65, true) / held, test::WithinAbs(1.0, 0.15));
   }
-}
-
-TEST_CASE("a draw follows temperature and the restrictions", "[unit]") {
-  const float logits[5] = {1.0f, 3.0f, 3.0f, -2.0f, 0.0f};
-  CHECK(draw_token(logits, 5, {.temperature = 0.0}, 0.99) == 1);  // of equal ones the lowest
-  for (int i = 0; i < 100; ++i) {
-    const double u = i / 100.0;
-    CHECK(draw_token(logits, 5, {.temperature = 1.0, .top_k = 1}, u) == 1);
-    const auto two = draw_token(logits, 5, {.temperature = 1.0, .top_k = 2}, u);
-    CHECK((two == 1 || two == 2));
-    const auto nucleus = draw_token(logits, 5, {.temperature = 1.0, .top_p = 0.5}, u);
-    CHECK((nucleus == 1 || nucleus == 2));
-    CHECK(draw_token(logits, 5, {.temperature = 1.0, .top_k = 99}, u) ==
-          draw_token(logits, 5, {.temperature = 1.0}, u));
-  }
-  int count[5] = {};
-  for (int i = 0; i < 10000; ++i) ++count[draw_token(logits, 5, {.temperature = 2.0}, (i + 0.5) / 10000.0)];
-  double z = 0.0;
-  for (const float l : logits) z += std::exp(static_cast<double>(l) / 2.0);
-  for (int v = 0; v < 5; ++v)
-    CHECK(std::abs(count[v] - 10000.0 * std::exp(static_cast<double>(logits[v]) / 2.0) / z) <= 2.0);
-  const float bad[2] = {0.0f, NAN};
-  CHECK_THROWS_AS(draw_token(bad, 2, {}, 0.5), Error);
 }
 
 }  // namespace qkgpt

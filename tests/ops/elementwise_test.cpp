@@ -125,17 +125,22 @@ TEST_CASE("dropout masks of other steps and sites are other masks", "[unit]") {
 }
 
 TEST_CASE("embedding and its gradients agree with the formula", "[gradient]") {
-  // B, T, V, C, positions: repeated tokens, tokens that never occur, positions beyond T
-  const Index sizes[][5] = {{2, 7, 11, 15, 9}, {1, 1, 1, 1, 1}, {3, 5, 40, 33, 5}, {4, 9, 3, 17, 9}};
-  for (const auto& [B, T, V, C, positions] : sizes) {
+  // B, T, V, C, positions, first: repeated tokens, tokens that never occur, positions before and beyond those used
+  const Index sizes[][6] = {{2, 7, 11, 15, 9, 0}, {1, 1, 1, 1, 1, 0},  {3, 5, 40, 33, 5, 0},
+                            {4, 9, 3, 17, 9, 0},  {2, 4, 5, 17, 9, 3}, {2, 1, 5, 7, 9, 8}};
+  for (const auto& [B, T, V, C, positions, first] : sizes) {
     INFO("B " << B << " T " << T << " V " << V << " C " << C);
     const auto tokens = integers(B * T, 4, V);
     check_op(
         {{"wte", {V, C}, normals(V * C, 1)}, {"wpe", {positions, C}, normals(positions * C, 2)}},
-        [&, b = B, t = T](Tape& tape, std::deque<Param>& p) -> Var& {
-          return embedding(tape, tokens.data(), b, t, p[0], p[1]);
+        [&, b = B, t = T, f = first](Tape& tape, std::deque<Param>& p) -> Var& {
+          return embedding(tape, tokens.data(), b, t, p[0], p[1], f);
         },
-        [&, t = T, c = C](const auto& x) { return reference::embedding(tokens, t, c, x[0], x[1]); });
+        [&, t = T, c = C, f = first](const auto& x) {
+          auto moved = x[1];
+          for (Index i = 0; i < t * c; ++i) moved[i] = x[1][f * c + i];
+          return reference::embedding(tokens, t, c, x[0], moved);
+        });
   }
 }
 
