@@ -10,8 +10,9 @@
 namespace qkgpt {
 namespace {
 
-// Tile rows: accumulators + one vector per panel half + one broadcast fit the registers (32 or 16).
-constexpr int tile_rows = lanes == 16 ? 12 : 6;
+// Tile rows: accumulators + one vector per panel half + broadcasts fit the registers. NEON multiplies by a number
+// out of a register, so that numbers of A take registers too; of 12 rows GCC 12 spills four accumulators in the loop.
+constexpr int tile_rows = vector_registers == 16 ? 6 : lanes == 16 ? 12 : 8;
 constexpr int strip_vectors = (tile_rows + lanes - 1) / lanes;
 constexpr Index row_block = 16 * tile_rows;  // rows of A that stay in L2 while the panels pass by
 constexpr Index depth_block = 256;           // a panel of this depth stays in L1
