@@ -26,6 +26,8 @@ def make_text(size: int = 20000) -> str:
 
 
 class Case(unittest.TestCase):
+    command = [PROGRAM]
+
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -37,7 +39,7 @@ class Case(unittest.TestCase):
         (self.dir / name).write_text(json.dumps({"data": "text.txt"} | keys), encoding="utf-8")
 
     def start(self, *arguments: str, env: dict | None = None, **options) -> subprocess.Popen:
-        return subprocess.Popen([PROGRAM, *arguments], cwd=self.dir, stdin=subprocess.DEVNULL,
+        return subprocess.Popen([*self.command, *arguments], cwd=self.dir, stdin=subprocess.DEVNULL,
                                 env=os.environ | {"OMP_NUM_THREADS": "1"} | (env or {}),
                                 **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options))
 

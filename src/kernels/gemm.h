@@ -42,9 +42,10 @@ struct Start {
   Start at_row(Index i) const { return {data ? data + i * row_stride : nullptr, row_stride}; }
 };
 
-// Rows of a tile: work is best divided in multiples of it.
-constexpr int tile_rows = lanes == 16 ? 12 : 6;
-constexpr Index row_step = 12;
+// Rows of a tile: accumulators + one vector per panel half + broadcasts fit the registers. NEON multiplies by a number
+// out of a register, so that numbers of A take registers too; of 12 rows GCC 12 spills four accumulators in the loop.
+constexpr int tile_rows = vector_registers == 16 ? 6 : lanes == 16 ? 12 : 8;
+constexpr Index row_step = 24;  // rows are divided among threads in multiples of this, whole tiles of every kind
 
 // C (rows, N) = start + A (rows, K range) B, with k in [k_begin, k_end). On the calling thread.
 // `columns` <= b.columns limits the columns that are computed.

@@ -2,6 +2,7 @@
 // a fixed order of summation, where the cuts fall never changes a bit.
 #pragma once
 #include <algorithm>
+#include <cstdint>
 
 #include "base/check.h"
 

@@ -12,15 +12,19 @@ namespace qkgpt {
 #if defined(__AVX512F__)
 constexpr int lanes = 16;
 constexpr const char* simd_name = "AVX-512";
+constexpr int vector_registers = 32;
 #elif defined(__AVX2__) && defined(__FMA__)
 constexpr int lanes = 8;
 constexpr const char* simd_name = "AVX2+FMA";
+constexpr int vector_registers = 16;
 #elif defined(__aarch64__)
 constexpr int lanes = 4;
 constexpr const char* simd_name = "NEON";
+constexpr int vector_registers = 32;
 #else
 constexpr int lanes = 4;
 constexpr const char* simd_name = "baseline";
+constexpr int vector_registers = 16;
 #endif
 
 // aligned(4): rows of 65 floats start anywhere. may_alias: a vector may look at an array of float. Both stand
