@@ -13,6 +13,7 @@ namespace {
 constexpr int strip_vectors = (tile_rows + lanes - 1) / lanes;
 constexpr Index row_block = 16 * tile_rows;  // rows of A that stay in L2 while the panels pass by
 constexpr Index depth_block = 256;           // a panel of this depth stays in L1
+constexpr Index strips_together = 8;         // of dW, fewest that are worth packing a block of X for
 constexpr Index token_block = 256;           // the same for weight_grad
 constexpr Index column_group = 128;          // columns of X that weight_grad packs at a time
 
@@ -216,30 +217,31 @@ void weight_grad(Index tokens, Index n, Index k, const float* dy, const float* x
   // A unit is a strip of dW's rows in one group of its columns; the packed panels of X serve all strips of a group.
   const Index groups = (k + column_group - 1) / column_group, strips = (n + tile_rows - 1) / tile_rows;
   const Index work = std::max<Index>(2 * tokens * tile_rows * std::min(k, column_group), 1);
-  parallel_for(groups * strips, 1 + 500000 / work, [&](Index begin, Index end, int thread) {
-    float* panels = scratch + thread * thread_scratch;
-    float* rows = panels + token_block * column_group;
-    for (Index t = 0; t < tokens; t += token_block) {
-      const Index depth = std::min(token_block, tokens - t);
-      Index packed = -1;
-      for (Index unit = begin; unit < end;) {
-        const Index column = unit / strips * column_group, columns = std::min(column_group, k - column);
-        const Index strip = unit % strips, count = std::min({row_block / tile_rows, strips - strip, end - unit});
-        const Index first = strip * tile_rows, last = std::min(first + count * tile_rows, n);
-        if (std::exchange(packed, column) != column) pack(x + t * k + column, k, 1, depth, columns, panels);
-        pack_strips(dy + t * n, n, first, last, depth, rows);
-        for (Index j = 0; j < columns; j += panel_width) {
-          float* c = dw + first * k + column + j;
-          const int vectors = panel_vectors(columns, j);
-          for (Index i = first; i < last; i += tile_rows, c += tile_rows * k)
-            panel_product(std::min<Index>(tile_rows, last - i), std::min<Index>(vectors * lanes, columns - j), depth,
-                          {rows + (i - first) / tile_rows * strip_stride, 1, tile_rows}, panels + j * depth, vectors,
-                          {t > 0 || add ? c : nullptr, k}, c, k);
+  parallel_for(
+      groups * strips, std::max<Index>(1 + 500000 / work, strips_together), [&](Index begin, Index end, int thread) {
+        float* panels = scratch + thread * thread_scratch;
+        float* rows = panels + token_block * column_group;
+        for (Index t = 0; t < tokens; t += token_block) {
+          const Index depth = std::min(token_block, tokens - t);
+          Index packed = -1;
+          for (Index unit = begin; unit < end;) {
+            const Index column = unit / strips * column_group, columns = std::min(column_group, k - column);
+            const Index strip = unit % strips, count = std::min({row_block / tile_rows, strips - strip, end - unit});
+            const Index first = strip * tile_rows, last = std::min(first + count * tile_rows, n);
+            if (std::exchange(packed, column) != column) pack(x + t * k + column, k, 1, depth, columns, panels);
+            pack_strips(dy + t * n, n, first, last, depth, rows);
+            for (Index j = 0; j < columns; j += panel_width) {
+              float* c = dw + first * k + column + j;
+              const int vectors = panel_vectors(columns, j);
+              for (Index i = first; i < last; i += tile_rows, c += tile_rows * k)
+                panel_product(std::min<Index>(tile_rows, last - i), std::min<Index>(vectors * lanes, columns - j),
+                              depth, {rows + (i - first) / tile_rows * strip_stride, 1, tile_rows}, panels + j * depth,
+                              vectors, {t > 0 || add ? c : nullptr, k}, c, k);
+            }
+            unit += count;
+          }
         }
-        unit += count;
-      }
-    }
-  });
+      });
 }
 
 }  // namespace qkgpt

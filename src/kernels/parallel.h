@@ -1,7 +1,8 @@
-// Threads. A range is cut into one contiguous piece per thread; since every output element has one owner and
-// a fixed order of summation, where the cuts fall never changes a bit.
+// Threads. A range is cut into contiguous pieces; since every output element has one owner and a fixed order of
+// summation, where the cuts fall and which thread takes a piece never changes a bit.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #include "base/check.h"
@@ -34,20 +35,44 @@ inline void flush_subnormals() {
 #endif
 }
 
-// Calls body(begin, end, thread) for contiguous pieces that cover [0, n); at most one piece per thread, and
-// none smaller than `grain` items unless n is. Tiny work stays on the calling thread.
+// What is left of one thread's share. Its owner takes half of it at a time, from the front; threads that have finished
+// their own help in the same way, so that none waits for one whose core is busy with something else.
+struct alignas(128) Share {
+  std::atomic<Index> next{0};
+  Index end = 0;
+
+  // The next items [begin, stop), at least `grain` of them; false when all are taken.
+  bool take(Index grain, Index& begin, Index& stop) {
+    begin = next.load(std::memory_order_relaxed);
+    do {
+      if (begin >= end) return false;
+      const Index half = std::max(grain, (end - begin) / 2);
+      stop = end - begin - half < grain ? end : begin + half;
+    } while (!next.compare_exchange_weak(begin, stop, std::memory_order_relaxed));
+    return true;
+  }
+};
+
+// Calls body(begin, end, thread) for contiguous pieces that cover [0, n), none smaller than `grain` items unless n is.
+// Tiny work stays on the calling thread.
 template <class Body>
 void parallel_for(Index n, Index grain, Body&& body) {
-  const Index pieces = std::min<Index>(thread_count(), n / std::max<Index>(grain, 1));
+  constexpr Index most = 64;
+  grain = std::max<Index>(grain, 1);
+  const Index pieces = std::min({static_cast<Index>(thread_count()), n / grain, most});
   if (pieces <= 1) {
     if (n > 0) body(Index{0}, n, 0);
     return;
   }
 #ifdef _OPENMP
+  Share shares[most];
+  for (Index t = 0; t < pieces; ++t) shares[t].next = n * t / pieces, shares[t].end = n * (t + 1) / pieces;
 #pragma omp parallel num_threads(static_cast <int>(pieces))
   {
-    const Index t = omp_get_thread_num(), p = omp_get_num_threads();
-    body(n * t / p, n * (t + 1) / p, static_cast<int>(t));
+    const Index t = omp_get_thread_num();
+    const Index least = std::max(grain, n / pieces / 8);
+    for (Index i = 0, begin, end; i < pieces; ++i)
+      while (shares[(t + i) % pieces].take(least, begin, end)) body(begin, end, static_cast<int>(t));
   }
 #endif
 }
