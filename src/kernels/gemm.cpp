@@ -11,11 +11,13 @@ namespace qkgpt {
 namespace {
 
 constexpr int strip_vectors = (tile_rows + lanes - 1) / lanes;
-constexpr Index row_block = 16 * tile_rows;  // rows of A that stay in L2 while the panels pass by
-constexpr Index depth_block = 256;           // a panel of this depth stays in L1
-constexpr Index strips_together = 8;         // of dW, fewest that are worth packing a block of X for
-constexpr Index token_block = 256;           // the same for weight_grad
-constexpr Index column_group = 128;          // columns of X that weight_grad packs at a time
+constexpr Index row_block = 8 * tile_rows;  // rows of A that stay in L2 while the panels pass by
+constexpr Index depth_block = 512;          // a panel of this depth is read from L1 by all strips of a block
+// weight_grad packs X by blocks of tokens and groups of columns, dY by strips of tile_rows columns.
+constexpr Index token_block = 256;
+constexpr Index column_group = 128;
+constexpr Index most_strips = 16;  // packed at a time, so that they stay in L2
+constexpr Index least_strips = 8;  // worth packing a block of X for
 
 // C[R][V vectors] = start + sum over k of A[R][k] * panel[k][V vectors]. A goes row by row (A[r][k] at
 // a[r * stride + k]) or, for a transposed A, column by column (at a[r + k * stride]): with one of the strides known
@@ -130,7 +132,7 @@ void pack_strips(const float* dy, Index n, Index first, Index last, Index depth,
   }
 }
 
-constexpr Index thread_scratch = token_block * column_group + row_block / tile_rows * strip_stride;
+constexpr Index thread_scratch = token_block * column_group + most_strips * strip_stride;
 
 }  // namespace
 
@@ -218,7 +220,7 @@ void weight_grad(Index tokens, Index n, Index k, const float* dy, const float* x
   const Index groups = (k + column_group - 1) / column_group, strips = (n + tile_rows - 1) / tile_rows;
   const Index work = std::max<Index>(2 * tokens * tile_rows * std::min(k, column_group), 1);
   parallel_for(
-      groups * strips, std::max<Index>(1 + 500000 / work, strips_together), [&](Index begin, Index end, int thread) {
+      groups * strips, std::max<Index>(1 + 500000 / work, least_strips), [&](Index begin, Index end, int thread) {
         float* panels = scratch + thread * thread_scratch;
         float* rows = panels + token_block * column_group;
         for (Index t = 0; t < tokens; t += token_block) {
@@ -226,7 +228,7 @@ void weight_grad(Index tokens, Index n, Index k, const float* dy, const float* x
           Index packed = -1;
           for (Index unit = begin; unit < end;) {
             const Index column = unit / strips * column_group, columns = std::min(column_group, k - column);
-            const Index strip = unit % strips, count = std::min({row_block / tile_rows, strips - strip, end - unit});
+            const Index strip = unit % strips, count = std::min({most_strips, strips - strip, end - unit});
             const Index first = strip * tile_rows, last = std::min(first + count * tile_rows, n);
             if (std::exchange(packed, column) != column) pack(x + t * k + column, k, 1, depth, columns, panels);
             pack_strips(dy + t * n, n, first, last, depth, rows);
