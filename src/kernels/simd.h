@@ -58,6 +58,7 @@ struct AllLanes {
 };
 inline vec load_part(const float* p, AllLanes) { return load(p); }
 inline void store_part(float* p, vec v, AllLanes) { store(p, v); }
+inline vec first_lanes(vec v, AllLanes) { return v; }
 template <class Body>
 inline void for_vectors(Index n, Body&& body) {
   Index i = 0;

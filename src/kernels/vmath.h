@@ -12,20 +12,25 @@ inline vec select(ivec mask, vec a, vec b) { return mask ? a : b; }
 inline vec max(vec a, vec b) { return a > b ? a : b; }
 inline vec abs(vec x) { return x < 0 ? -x : x; }
 
-// Sum and maximum over the lanes, by halves.
+// Sum and maximum over the lanes, by halves: lane i and lane i + half, until one is left.
+namespace detail {
+template <int half, int... lane>
+inline vec upper(vec v, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(v, v, ((lane + half) % lanes)...);
+}
+template <int half, class Op>
+inline float reduce(vec v, Op op) {
+  if constexpr (half == 0)
+    return v[0];
+  else
+    return reduce<half / 2>(op(v, upper<half>(v, std::make_integer_sequence<int, lanes>())), op);
+}
+}  // namespace detail
 inline float sum_lanes(vec v) {
-  float x[lanes];
-  store(x, v);
-  for (int half = lanes / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) x[i] += x[i + half];
-  return x[0];
+  return detail::reduce<lanes / 2>(v, [](vec a, vec b) { return a + b; });
 }
 inline float max_lanes(vec v) {
-  float x[lanes];
-  store(x, v);
-  for (int half = lanes / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
-  return x[0];
+  return detail::reduce<lanes / 2>(v, [](vec a, vec b) { return a > b ? a : b; });
 }
 
 // e^x: x = n ln 2 + r, e^r by a polynomial of degree 6, n added to the exponent bits.

@@ -28,35 +28,66 @@ void full_row_stats(const AttentionShape& a, const AttentionSpec& spec, const fl
   });
 }
 
-// dq^ and dk^ in dqkv become dq and dk; gradients of the gains.
-void norm_backward(Tape& tape, const AttentionShape& a, const AttentionSpec& spec, const float* qkv,
-                   const RowStats* stats, float* dqkv) {
-  const Index groups = spec.norm == QkNorm::rms_full ? 1 : a.H, m = a.C / groups, rows = a.B * a.T;
-  const Index n = shards(rows);
-  auto* gains = reinterpret_cast<double*>(tape.borrow(2 * n * 2 * m));  // [shard][q, k][m]
-  parallel_for(n, 1, [&](Index begin, Index end, int) {
+// The way back for rms_full: dq^ and dk^ in dqkv become dq and dk. dgain: (shards, 2, C), or null without gains.
+void full_norm_backward(const AttentionShape& a, const AttentionSpec& spec, const float* qkv, const RowStats* stats,
+                        float* dqkv, float* dgain) {
+  const Index rows = a.B * a.T;
+  parallel_for(shards(rows), 1, [&](Index begin, Index end, int) {
     for (Index s = begin; s < end; ++s) {
-      double* dgain = gains + s * 2 * m;
-      std::fill_n(dgain, 2 * m, 0.0);
-      for (Index i = s * shard_rows * 2; i < std::min((s + 1) * shard_rows, rows) * 2; ++i)
-        for (Index h = 0; h < groups; ++h) {
-          const Index at = i / 2 * 3 * a.C + i % 2 * a.C + h * m;
-          const Param* gain = i % 2 ? spec.k_gain : spec.q_gain;
-          row_backward(spec.norm, qkv + at, stats[i * groups + h], m, static_cast<float>(spec.eps),
-                       gain ? gain->value() : nullptr, dqkv + at, gain ? dgain + i % 2 * m : nullptr);
-        }
-    }
-  });
-  for (Index which = 0; which < 2; ++which)
-    if (Param* gain = which ? spec.k_gain : spec.q_gain) {
-      const Grad dg = tape.grad(gain->var);
-      for (Index c = 0; c < m; ++c) {
-        double sum = dg.add ? static_cast<double>(dg.data[c]) : 0.0;
-        for (Index s = 0; s < n; ++s) sum += gains[(2 * s + which) * m + c];
-        dg.data[c] = static_cast<float>(sum);
+      float* sums = dgain ? dgain + s * 2 * a.C : nullptr;
+      if (sums) std::fill_n(sums, 2 * a.C, 0.0f);
+      for (Index i = s * shard_rows * 2; i < std::min((s + 1) * shard_rows, rows) * 2; ++i) {
+        const Index at = i / 2 * 3 * a.C + i % 2 * a.C;
+        const Param* gain = i % 2 ? spec.k_gain : spec.q_gain;
+        row_backward(spec.norm, qkv + at, stats[i], a.C, static_cast<float>(spec.eps), gain ? gain->value() : nullptr,
+                     dqkv + at, sums ? sums + i % 2 * a.C : nullptr);
       }
     }
-  tape.give_back(reinterpret_cast<float*>(gains), 2 * n * 2 * m);
+  });
+}
+
+// What forward leaves for backward.
+struct Record {
+  Var &qkv, &y;
+  AttentionShape a;
+  AttentionSpec spec;
+  Dropout noise;
+  float scale;
+  RowStats* stats;      // (B, T, 2, groups)
+  RowSoftmax* softmax;  // (B, H, T)
+  Index tasks, grain, scratch_size;
+};
+
+void attention_backward(Tape& tape, const Record& r) {
+  const AttentionSpec& spec = r.spec;
+  const Grad dqkv = tape.grad(r.qkv);
+  check(!dqkv.add, "attention must be the only reader of qkv");
+  const bool full = spec.norm == QkNorm::rms_full;
+  const Index m = full ? r.a.C : r.a.d, parts = spec.q_gain ? (full ? shards(r.a.B * r.a.T) : r.tasks) : 0;
+  float* scratch = tape.borrow(r.scratch_size);
+  float* dgain = spec.q_gain ? tape.borrow(parts * 2 * m) : nullptr;  // (parts, 2, m)
+  auto* dscale = reinterpret_cast<double*>(tape.borrow(2 * r.tasks));
+  parallel_for(r.tasks, r.grain, [&](Index begin, Index end, int thread) {
+    for (Index t = begin; t < end; ++t)
+      dscale[t] = AttentionTask(r.a, spec, r.noise, r.qkv.value.data, r.stats, r.scale, t, scratch, thread)
+                      .backward(r.y.value.data, r.y.grad, r.softmax + t * r.a.T, dqkv.data,
+                                dgain && !full ? dgain + t * 2 * m : nullptr);
+  });
+  if (full) full_norm_backward(r.a, spec, r.qkv.value.data, r.stats, dqkv.data, dgain);
+  for (Index which = 0; dgain && which < 2; ++which) {
+    const Grad dg = tape.grad((which ? spec.k_gain : spec.q_gain)->var);
+    add_shards(dgain + which * m, parts, 2 * m, m, dg.add, dg.data);
+  }
+  if (spec.scale_param) {
+    const Grad dg = tape.grad(spec.scale_param->var);
+    double sum = 0.0;
+    for (Index t = 0; t < r.tasks; ++t) sum += dscale[t];
+    if (spec.scale == LogitScale::temperature) sum /= std::sqrt(static_cast<double>(r.a.d));
+    dg.data[0] = static_cast<float>(dg.add ? static_cast<double>(dg.data[0]) + sum : sum);
+  }
+  tape.give_back(reinterpret_cast<float*>(dscale), 2 * r.tasks);
+  if (dgain) tape.give_back(dgain, parts * 2 * m);
+  tape.give_back(scratch, r.scratch_size);
 }
 
 }  // namespace
@@ -74,47 +105,31 @@ float logit_scale(const AttentionSpec& spec, Index d) {
 
 Var& attention(Tape& tape, Var& qkv, const AttentionSpec& spec, const Dropout& noise) {
   const AttentionShape a(qkv.shape(), spec.n_head);
-  check(spec.norm != QkNorm::none || (!spec.q_gain && !spec.k_gain), "gains belong to a normalisation");
+  check(!spec.q_gain == !spec.k_gain && (spec.norm != QkNorm::none || !spec.q_gain),
+        "gains belong to a normalisation, of q and of k");
   Var& y = tape.make({a.B, a.T, a.C});
   const bool full = spec.norm == QkNorm::rms_full;
-  const Index tasks = a.B * a.H, groups = full ? 1 : a.H;
-  auto* softmax = reinterpret_cast<RowSoftmax*>(tape.keep(2 * tasks * a.T));
-  auto* stats = reinterpret_cast<RowStats*>(tape.keep(2 * 2 * a.B * a.T * groups));
-  const float scale = logit_scale(spec, a.d);
-  if (full) full_row_stats(a, spec, qkv.value.data, stats);
-
-  const Index scratch_size = thread_count() * AttentionTask::scratch_floats(a);
-  const Index grain = 1 + 200000 / (a.T * a.T * a.d);
-  float* scratch = tape.borrow(scratch_size);
-  parallel_for(tasks, grain, [&](Index begin, Index end, int thread) {
+  const Index tasks = a.B * a.H;
+  const Record r = {.qkv = qkv,
+                    .y = y,
+                    .a = a,
+                    .spec = spec,
+                    .noise = noise,
+                    .scale = logit_scale(spec, a.d),
+                    .stats = reinterpret_cast<RowStats*>(tape.keep(2 * 2 * a.B * a.T * (full ? 1 : a.H))),
+                    .softmax = reinterpret_cast<RowSoftmax*>(tape.keep(2 * tasks * a.T)),
+                    .tasks = tasks,
+                    .grain = 1 + 200000 / (a.T * a.T * a.d),
+                    .scratch_size = thread_count() * AttentionTask::scratch_floats(a)};
+  if (full) full_row_stats(a, spec, qkv.value.data, r.stats);
+  float* scratch = tape.borrow(r.scratch_size);
+  parallel_for(tasks, r.grain, [&](Index begin, Index end, int thread) {
     for (Index t = begin; t < end; ++t)
-      AttentionTask(a, spec, noise, qkv.value.data, stats, scale, t, scratch, thread)
-          .forward(y.value.data, softmax + t * a.T);
+      AttentionTask(a, spec, noise, qkv.value.data, r.stats, r.scale, t, scratch, thread)
+          .forward(y.value.data, r.softmax + t * a.T);
   });
-  tape.give_back(scratch, scratch_size);
-
-  tape.on_backward("attention", y,
-                   [&tape, &qkv, &y, a, spec, noise, scale, stats, softmax, tasks, grain, scratch_size] {
-                     const Grad dqkv = tape.grad(qkv);
-                     check(!dqkv.add, "attention must be the only reader of qkv");
-                     float* work = tape.borrow(scratch_size);
-                     auto* dscale = reinterpret_cast<double*>(tape.borrow(2 * tasks));
-                     parallel_for(tasks, grain, [&](Index begin, Index end, int thread) {
-                       for (Index t = begin; t < end; ++t)
-                         dscale[t] = AttentionTask(a, spec, noise, qkv.value.data, stats, scale, t, work, thread)
-                                         .backward(y.value.data, y.grad, softmax + t * a.T, dqkv.data);
-                     });
-                     if (spec.norm != QkNorm::none) norm_backward(tape, a, spec, qkv.value.data, stats, dqkv.data);
-                     if (spec.scale_param) {
-                       const Grad dg = tape.grad(spec.scale_param->var);
-                       double sum = 0.0;
-                       for (Index t = 0; t < tasks; ++t) sum += dscale[t];
-                       if (spec.scale == LogitScale::temperature) sum /= std::sqrt(static_cast<double>(a.d));
-                       dg.data[0] = static_cast<float>(dg.add ? static_cast<double>(dg.data[0]) + sum : sum);
-                     }
-                     tape.give_back(reinterpret_cast<float*>(dscale), 2 * tasks);
-                     tape.give_back(work, scratch_size);
-                   });
+  tape.give_back(scratch, r.scratch_size);
+  tape.on_backward("attention", y, [&tape, r] { attention_backward(tape, r); });
   return y;
 }
 

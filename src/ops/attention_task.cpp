@@ -134,7 +134,20 @@ void AttentionTask::forward(float* y, RowSoftmax* softmax) {
   }
 }
 
-double AttentionTask::backward(const float* y, const float* dy, const RowSoftmax* softmax, float* dqkv) {
+// dq^ and dk^ become dq and dk, row by row.
+void AttentionTask::norm_backward(float* dq, float* dgain) const {
+  const Index d = a_.d;
+  if (dgain) std::fill_n(dgain, 2 * d, 0.0f);
+  for (Index i = 0; i < a_.T; ++i)
+    for (const Index which : {0, 1}) {
+      const Index at = i * 3 * a_.C + which * a_.C;
+      const Param* gain = which ? spec_.k_gain : spec_.q_gain;
+      row_backward(spec_.norm, qkv_ + at, stats_[(2 * i + which) * a_.H], d, static_cast<float>(spec_.eps),
+                   gain ? gain->value() : nullptr, dq + at, dgain ? dgain + which * d : nullptr);
+    }
+}
+
+double AttentionTask::backward(const float* y, const float* dy, const RowSoftmax* softmax, float* dqkv, float* dgain) {
   const Index T = a_.T, d = a_.d, C = a_.C, base = task_ / a_.H * T * C + head_ * d;
   y += base;
   dy += base;
@@ -176,6 +189,7 @@ double AttentionTask::backward(const float* y, const float* dy, const RowSoftmax
     key_gradients(0, first, 0, true);  // they add to what earlier blocks left; the block's own keys start from zero
     for (Index j = first; j < last; j += strip) key_gradients(j, std::min(j + strip, last), j - first, false);
   }
+  if (spec_.norm != QkNorm::none && spec_.norm != QkNorm::rms_full) norm_backward(dq, dgain);
   return dscale;
 }
 

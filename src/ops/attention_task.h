@@ -28,12 +28,15 @@ class AttentionTask {
   // Writes this head's columns of y (B, T, C) and what makes P (T, T) of S.
   void forward(float* y, RowSoftmax* softmax);
 
-  // Writes dq^, dk^ and dv into this head's columns of dqkv (B, T, 3C); returns sum_ij dS_ij z_ij.
-  double backward(const float* y, const float* dy, const RowSoftmax* softmax, float* dqkv);
+  // Writes dq, dk (dq^, dk^ for rms_full, which needs all heads to go on) and dv into this head's columns of dqkv
+  // (B, T, 3C), and the rows' share of the gradients of q's and k's gain into dgain (2, d), null without gains.
+  // Returns sum_ij dS_ij z_ij.
+  double backward(const float* y, const float* dy, const RowSoftmax* softmax, float* dqkv, float* dgain);
 
  private:
   const float* v() const { return qkv_ + 2 * a_.C; }
   void normalise(bool with_stats);
+  void norm_backward(float* dq, float* dgain) const;
   void products(const float* rows, Index stride, Panels columns, Index first, Index last, float* to) const;
   const float* mask_row(Index i, Index n) const;
 

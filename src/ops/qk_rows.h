@@ -62,15 +62,17 @@ inline void row_forward(const float* x, RowStats s, const float* gain, Index n, 
   });
 }
 
-// Turns dout, in place, into dx; adds to dgain where it is not null. gain null: ones.
+// Turns dout, in place, into dx; adds to dgain (m) where it is not null. gain null: ones.
 inline void row_backward(QkNorm norm, const float* x, RowStats s, Index m, float eps, const float* gain, float* dout,
-                         double* dgain) {
+                         float* dgain) {
   if (norm == QkNorm::none) return;
   const auto n = static_cast<float>(m);
   const auto t = [=](Index c, auto count) { return load_part(dout + c, count); };
   const auto y = [=](Index c, auto count) { return (load_part(x + c, count) - splat(s.mu)) * splat(s.r); };
   if (dgain)
-    for (Index c = 0; c < m; ++c) dgain[c] += static_cast<double>(dout[c]) * static_cast<double>((x[c] - s.mu) * s.r);
+    for_vectors(m, [&](Index c, auto count) {
+      store_part(dgain + c, load_part(dgain + c, count) + t(c, count) * y(c, count), count);
+    });
   if (gain)  // from here on dout is t
     for_vectors(m, [&](Index c, auto count) { store_part(dout + c, t(c, count) * load_part(gain + c, count), count); });
   const float ty = row_sum(m, [=](Index c, auto count) { return t(c, count) * y(c, count); });
