@@ -13,11 +13,13 @@ namespace {
 constexpr int strip_vectors = (tile_rows + lanes - 1) / lanes;
 constexpr Index row_block = 8 * tile_rows;  // rows of A that stay in L2 while the panels pass by
 constexpr Index depth_block = 512;          // a panel of this depth is read from L1 by all strips of a block
-// weight_grad packs X by blocks of tokens and groups of columns, dY by strips of tile_rows columns.
-constexpr Index token_block = 256;
-constexpr Index column_group = 128;
-constexpr Index most_strips = 16;  // packed at a time, so that they stay in L2
-constexpr Index least_strips = 8;  // worth packing a block of X for
+// weight_grad packs X by blocks of tokens and groups of columns, dY by strips of tile_rows columns. Where dW has many
+// rows, wide groups: dY is read anew for each of them.
+constexpr Index token_block = 192;
+constexpr Index most_strips = 32;  // packed at a time, so that they stay in L2
+constexpr Index widest_group = 384;
+constexpr Index column_group(Index n) { return n >= 384 ? widest_group : 128; }
+constexpr Index least_strips(Index n) { return n >= 384 ? 16 : 8; }  // worth packing a block of X for
 
 // C[R][V vectors] = start + sum over k of A[R][k] * panel[k][V vectors]. A goes row by row (A[r][k] at
 // a[r * stride + k]) or, for a transposed A, column by column (at a[r + k * stride]): with one of the strides known
@@ -74,6 +76,11 @@ void edge_tile(Tile kernel, Index rows, Index columns, Index depth, const float*
 
 std::atomic<Index> multiply_adds_done = 0;
 
+// The next tile's rows of C are on their way while this one is worked on.
+void prefetch_rows(const float* c, Index rows, Index stride) {
+  for (Index r = 0; r < std::min<Index>(tile_rows, rows); ++r) __builtin_prefetch(c + r * stride, 1);
+}
+
 // All tiles of one panel: columns [0, columns) of C, rows [0, rows).
 void panel_product(Index rows, Index columns, Index depth, Operand a, const float* panel, int vectors, Start start,
                    float* c, Index c_stride) {
@@ -87,6 +94,7 @@ void panel_product(Index rows, Index columns, Index depth, Operand a, const floa
     const float* ai = a.data + i * a.row_stride;
     const Start si = {start.data ? start.data + i * start.row_stride : nullptr, start.row_stride};
     float* ci = c + i * c_stride;
+    prefetch_rows(c + (i + tile_rows) * c_stride, rows - i - tile_rows, c_stride);
     if (columns == vectors * lanes)
       kernel(depth, ai, stride, panel, si.data, si.row_stride, ci, c_stride);
     else
@@ -132,7 +140,22 @@ void pack_strips(const float* dy, Index n, Index first, Index last, Index depth,
   }
 }
 
-constexpr Index thread_scratch = token_block * column_group + most_strips * strip_stride;
+// C (rows, columns) = or += A B from A's packed strips and B's panels.
+void strips_product(Index rows, Index columns, Index depth, const float* strips, const float* panels, bool add,
+                    float* c, Index c_stride) {
+  for (Index j = 0; j < columns; j += panel_width) {
+    const int vectors = panel_vectors(columns, j);
+    for (Index i = 0; i < rows; i += tile_rows) {
+      float* tile_c = c + i * c_stride + j;
+      prefetch_rows(tile_c + tile_rows * c_stride, rows - i - tile_rows, c_stride);
+      panel_product(std::min<Index>(tile_rows, rows - i), std::min<Index>(vectors * lanes, columns - j), depth,
+                    {strips + i / tile_rows * strip_stride, 1, tile_rows}, panels + j * depth, vectors,
+                    {add ? tile_c : nullptr, c_stride}, tile_c, c_stride);
+    }
+  }
+}
+
+constexpr Index thread_scratch = token_block * widest_group + most_strips * strip_stride;
 
 }  // namespace
 
@@ -140,22 +163,31 @@ Index multiply_adds() { return multiply_adds_done.load(std::memory_order_relaxed
 
 Index panel_floats(Index depth, Index columns) { return depth * ((columns + lanes - 1) / lanes) * lanes; }
 
+// Rows of B as they stand, a few at a time: what a cache line of B holds goes to several panels.
+void pack_in_order(const float* b, Index k_stride, Index depth, Index panels, float* buffer) {
+  constexpr Index together = 8;
+  for (Index k = 0; k < depth; k += together)
+    for (Index p = 0; p < panels; ++p) {
+      const float* from = b + p * panel_width;
+      float* panel = buffer + p * panel_width * depth;
+      for (Index i = k; i < std::min(k + together, depth); ++i)
+        std::memcpy(panel + i * panel_width, from + i * k_stride, panel_width * sizeof(float));
+    }
+}
+
 Panels pack(const float* b, Index k_stride, Index column_stride, Index depth, Index columns, float* buffer) {
-  for (Index n = 0; n < columns; n += panel_width) {
+  const Index in_order = column_stride == 1 ? columns / panel_width : 0;
+  if (in_order > 0) pack_in_order(b, k_stride, depth, in_order, buffer);
+  for (Index n = in_order * panel_width; n < columns; n += panel_width) {
     const Index width = panel_vectors(columns, n) * lanes, used = std::min(width, columns - n);
     float* panel = buffer + n * depth;
     const float* from = b + n * column_stride;
     if (used < width) std::fill(panel, panel + depth * width, 0.0f);
-    if (column_stride == 1 && used == panel_width) {
-      for (Index k = 0; k < depth; ++k)
-        std::memcpy(panel + k * panel_width, from + k * k_stride, panel_width * sizeof(float));
-    } else {  // columns are rows in memory
-      Index j = 0;
-      for (; k_stride == 1 && j + lanes <= used; j += lanes)
-        pack_rows(from + j * column_stride, column_stride, depth, width, panel + j);
-      for (; j < used; ++j)
-        for (Index k = 0; k < depth; ++k) panel[k * width + j] = from[k * k_stride + j * column_stride];
-    }
+    Index j = 0;
+    for (; k_stride == 1 && j + lanes <= used; j += lanes)  // columns of B are rows in memory
+      pack_rows(from + j * column_stride, column_stride, depth, width, panel + j);
+    for (; j < used; ++j)
+      for (Index k = 0; k < depth; ++k) panel[k * width + j] = from[k * k_stride + j * column_stride];
   }
   return {buffer, depth, columns};
 }
@@ -217,33 +249,25 @@ Index weight_grad_scratch() { return thread_count() * thread_scratch; }
 
 void weight_grad(Index tokens, Index n, Index k, const float* dy, const float* x, bool add, float* dw, float* scratch) {
   // A unit is a strip of dW's rows in one group of its columns; the packed panels of X serve all strips of a group.
-  const Index groups = (k + column_group - 1) / column_group, strips = (n + tile_rows - 1) / tile_rows;
-  const Index work = std::max<Index>(2 * tokens * tile_rows * std::min(k, column_group), 1);
-  parallel_for(
-      groups * strips, std::max<Index>(1 + 500000 / work, least_strips), [&](Index begin, Index end, int thread) {
-        float* panels = scratch + thread * thread_scratch;
-        float* rows = panels + token_block * column_group;
-        for (Index t = 0; t < tokens; t += token_block) {
-          const Index depth = std::min(token_block, tokens - t);
-          Index packed = -1;
-          for (Index unit = begin; unit < end;) {
-            const Index column = unit / strips * column_group, columns = std::min(column_group, k - column);
-            const Index strip = unit % strips, count = std::min({most_strips, strips - strip, end - unit});
-            const Index first = strip * tile_rows, last = std::min(first + count * tile_rows, n);
-            if (std::exchange(packed, column) != column) pack(x + t * k + column, k, 1, depth, columns, panels);
-            pack_strips(dy + t * n, n, first, last, depth, rows);
-            for (Index j = 0; j < columns; j += panel_width) {
-              float* c = dw + first * k + column + j;
-              const int vectors = panel_vectors(columns, j);
-              for (Index i = first; i < last; i += tile_rows, c += tile_rows * k)
-                panel_product(std::min<Index>(tile_rows, last - i), std::min<Index>(vectors * lanes, columns - j),
-                              depth, {rows + (i - first) / tile_rows * strip_stride, 1, tile_rows}, panels + j * depth,
-                              vectors, {t > 0 || add ? c : nullptr, k}, c, k);
-            }
-            unit += count;
-          }
-        }
-      });
+  const Index group = column_group(n), groups = (k + group - 1) / group, strips = (n + tile_rows - 1) / tile_rows;
+  const Index work = std::max<Index>(2 * tokens * tile_rows * std::min(k, group), 1);
+  const Index grain = std::max<Index>(1 + 500000 / work, least_strips(n));
+  parallel_for(groups * strips, grain, [&](Index begin, Index end, int thread) {
+    float* panels = scratch + thread * thread_scratch;
+    float* rows = panels + token_block * widest_group;
+    for (Index t = 0; t < tokens; t += token_block) {
+      const Index depth = std::min(token_block, tokens - t);
+      Index packed = -1;
+      for (Index unit = begin, count; unit < end; unit += count) {
+        const Index column = unit / strips * group, columns = std::min(group, k - column), strip = unit % strips;
+        count = std::min({most_strips, strips - strip, end - unit});
+        const Index first = strip * tile_rows, last = std::min(first + count * tile_rows, n);
+        if (std::exchange(packed, column) != column) pack(x + t * k + column, k, 1, depth, columns, panels);
+        pack_strips(dy + t * n, n, first, last, depth, rows);
+        strips_product(last - first, columns, depth, rows, panels, t > 0 || add, dw + first * k + column, k);
+      }
+    }
+  });
 }
 
 }  // namespace qkgpt
