@@ -1,5 +1,7 @@
 #include "autograd/param.h"
 
+#include <algorithm>
+
 namespace qkgpt {
 
 Param& Params::add(std::string name, Shape shape, bool decay) {
@@ -17,6 +19,7 @@ void Params::allocate(bool training) {
   for (const Param& p : list_) total += padded(p.size());
   memory_ = Memory(total * (training ? 4 : 1) * static_cast<Index>(sizeof(float)));
   Index offset = 0;
+  chunks_.clear();
   for (Param& p : list_) {
     float* value = memory_.floats() + offset;
     p.var = {{value, p.shape}, training ? value + total : nullptr, false};
@@ -24,6 +27,8 @@ void Params::allocate(bool training) {
     p.exp_avg_sq = training ? value + 3 * total : nullptr;
     p.changed();
     offset += padded(p.size());
+    for (Index begin = 0; begin < p.size(); begin += chunk)
+      chunks_.push_back({&p, begin, std::min(chunk, p.size() - begin)});
   }
 }
 

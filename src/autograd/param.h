@@ -31,8 +31,16 @@ struct Param {
   void changed() { panels_valid = panels_transposed_valid = false; }  // call after writing to the value
 };
 
+// A stretch of one parameter, at most Params::chunk numbers long: what optimiser and norm work on at a time.
+struct Chunk {
+  Param* param;
+  Index begin, count;
+};
+
 class Params {
  public:
+  static constexpr Index chunk = 4096;
+
   Param& add(std::string name, Shape shape, bool decay);
 
   // Takes the memory after the last add(): values, and for training gradients and moments, each kind in one
@@ -47,10 +55,15 @@ class Params {
   Index count(bool decay) const;    // numbers decayed or not
   Index tensors(bool decay) const;  // tensors decayed or not
 
+  // All parameters, cut up in the order of the list; empty before allocate(). A constant cut: sums over chunks have
+  // the same bits for any number of threads.
+  const std::vector<Chunk>& chunks() const { return chunks_; }
+
   void start_gradients();  // the next backward overwrites them
 
  private:
   std::deque<Param> list_;  // a deque: references stay good
+  std::vector<Chunk> chunks_;
   Memory memory_;
 };
 

@@ -7,10 +7,6 @@
 namespace qkgpt {
 namespace {
 
-// Pieces of constant length: where a thread's share ends never changes a bit.
-constexpr Index chunk = 4096;
-constexpr Index chunks(Index n) { return (n + chunk - 1) / chunk; }
-
 double square_sum(const float* g, Index n) {
   double s[8] = {};
   Index i = 0;
@@ -35,27 +31,24 @@ void update(const Coefficients& k, const float* g, Index n, float* w, float* m, 
 
 }  // namespace
 
-double gradient_norm(const Params& params) {
+double gradient_norm(const Params& params, std::vector<double>& partial) {
+  const std::vector<Chunk>& chunks = params.chunks();
+  partial.resize(chunks.size());
+  parallel_for(static_cast<Index>(chunks.size()), 8, [&](Index begin, Index end, int) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
+      partial[i] = square_sum(chunks[i].param->var.grad + chunks[i].begin, chunks[i].count);
+  });
   double sum = 0.0;
-  std::vector<double> partial;
-  for (const Param& p : params.list()) {
-    partial.assign(static_cast<std::size_t>(chunks(p.size())), 0.0);
-    parallel_for(chunks(p.size()), 8, [&](Index begin, Index end, int) {
-      for (Index c = begin; c < end; ++c)
-        partial[static_cast<std::size_t>(c)] =
-            square_sum(p.var.grad + c * chunk, std::min(chunk, p.size() - c * chunk));
-    });
-    for (const double s : partial) sum += s;
-  }
+  for (const double s : partial) sum += s;
   return std::sqrt(sum);
 }
 
 void adamw(Params& params, const Config& config, Index step, double lr, double clip) {
   const auto t = static_cast<double>(step + 1);
   const double correction1 = 1.0 - std::pow(config.beta1, t), correction2 = 1.0 - std::pow(config.beta2, t);
-  for (Param& p : params.list()) {
+  const auto coefficients = [&](const Param& p) {
     const double rate = lr * p.lr_mult;
-    const Coefficients k = {
+    return Coefficients{
         .clip = static_cast<float>(clip),
         .beta1 = static_cast<float>(config.beta1),
         .beta2 = static_cast<float>(config.beta2),
@@ -63,14 +56,16 @@ void adamw(Params& params, const Config& config, Index step, double lr, double c
         .step_size = static_cast<float>(rate / correction1),
         .root_scale = static_cast<float>(1.0 / std::sqrt(correction2)),
     };
-    parallel_for(chunks(p.size()), 8, [&](Index begin, Index end, int) {
-      for (Index c = begin; c < end; ++c) {
-        const Index at = c * chunk;
-        update(k, p.var.grad + at, std::min(chunk, p.size() - at), p.value() + at, p.exp_avg + at, p.exp_avg_sq + at);
-      }
-    });
-    p.changed();
-  }
+  };
+  const std::vector<Chunk>& chunks = params.chunks();
+  parallel_for(static_cast<Index>(chunks.size()), 8, [&](Index begin, Index end, int) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+      Param& p = *chunks[i].param;
+      const Index at = chunks[i].begin;
+      update(coefficients(p), p.var.grad + at, chunks[i].count, p.value() + at, p.exp_avg + at, p.exp_avg_sq + at);
+    }
+  });
+  for (Param& p : params.list()) p.changed();
 }
 
 }  // namespace qkgpt

@@ -5,8 +5,9 @@
 
 namespace qkgpt {
 
-// Square root of the sum of all squared gradients, in double, in a fixed order.
-double gradient_norm(const Params& params);
+// Square root of the sum of all squared gradients, in double, in a fixed order. `partial` is work space, to be kept
+// from one call to the next.
+double gradient_norm(const Params& params, std::vector<double>& partial);
 
 // One update, number `step` (0-based), with learning rate `lr` and gradients multiplied by `clip`:
 //   m = b1 m + (1 - b1) g      v = b2 v + (1 - b2) g^2

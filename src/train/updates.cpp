@@ -46,7 +46,7 @@ UpdateResult Updates::make(Index step) {
     tape_.backward(mean, 1.0f / static_cast<float>(micro_batches));
     seconds.backward += lap(last);
   }
-  const double norm = gradient_norm(gpt_.params()), lr = learning_rate(c, step);
+  const double norm = gradient_norm(gpt_.params(), partial_norms_), lr = learning_rate(c, step);
   const bool finite = std::isfinite(loss) && std::isfinite(norm);
   if (finite) adamw(gpt_.params(), c, step, lr, clip_factor(norm, c.grad_clip));
   seconds.optimiser = lap(last);

@@ -34,6 +34,7 @@ class Updates {
   const Split& train_;
   Tape tape_;
   std::vector<std::int32_t> inputs_, targets_;
+  std::vector<double> partial_norms_;
 };
 
 }  // namespace qkgpt
