@@ -109,7 +109,7 @@ c.json:5:26: beta1: 1e400 is out of range; expected a number >= 0 and < 1
 c.json:5:42: beta2: .5 is not JSON; expected a number >= 0 and < 1
 c.json:5:62: weight_decay: -1e999 is out of range; expected a number >= 0
 c.json:5:84: eval_iters: {...} is not an integer; expected an integer >= 1
-c.json:6:16: attention: "qknorm" is unknown; expected one of "standard", "qk_norm" (nearest: "qk_norm")
+c.json:6:16: attention: "qknorm" is unknown; expected one of "standard", "standard_temperature", "softcap", "qk_norm", "qk_norm_fixed", "qk_rmsnorm", "qk_rmsnorm_full", "qk_layernorm" (nearest: "qk_norm")
 c.json:6:39: max_iters: 5000000000 is out of range; expected an integer >= 0 and <= 2147483647
 c.json:6:63: patience: 1099511627776 is out of range; expected an integer >= 0 and <= 2147483647
 c.json:7:5: grad_clip: "3" is not a number; expected a number >= 0

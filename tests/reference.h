@@ -152,6 +152,7 @@ struct Attention {
   QkNorm norm;
   LogitScale scale;
   double eps, fixed_scale;
+  double cap = 0.0;  // 0: none
 };
 
 // qkv (B, T, 3C) -> y (B, T, C). `parameter` holds g or a; gains (d), or (C) for rms_full, or empty; `mask`
@@ -159,7 +160,7 @@ struct Attention {
 template <class N>
 Array<N> attention(const Attention& a, const Array<N>& qkv, const Array<N>& parameter, const Array<N>& q_gain,
                    const Array<N>& k_gain, const Array<double>& mask, Array<N>* S = nullptr) {
-  using std::exp;
+  using std::exp, std::tanh;
   const Index T = a.T, C = a.C, d = C / a.H, group = a.norm == QkNorm::rms_full ? C : d;
   const auto prepared = [&](Index part, const Array<N>& gain) {  // part 0: q, 1: k
     Array<N> out(a.B * T * C), x(group);
@@ -189,7 +190,7 @@ Array<N> attention(const Attention& a, const Array<N>& qkv, const Array<N>& para
         for (Index j = 0; j <= i; ++j) {
           N dot = 0;
           for (Index c = 0; c < d; ++c) dot += q[row + c] * k[(b * T + j) * C + h * d + c];
-          p[j] = scale * dot;
+          p[j] = a.cap > 0.0 ? a.cap * tanh(scale * dot / a.cap) : scale * dot;
           if (S) (*S)[place + j] = p[j];
           max = j == 0 ? real(p[j]) : std::max(max, real(p[j]));
         }

@@ -73,7 +73,8 @@ class Training(Case):
         self.assert_same("run", "plain")
 
     def test_the_number_of_threads_changes_no_bit(self) -> None:
-        for attention in ("standard", "qk_norm"):
+        for attention in ("standard", "standard_temperature", "softcap", "qk_norm", "qk_norm_fixed", "qk_rmsnorm",
+                          "qk_rmsnorm_full", "qk_layernorm"):
             for threads in (1, 2, 3):
                 self.train(f"{attention}{threads}", f"--attention={attention}", f"--threads={threads}", "--block_size=37",
                            "--n_embd=36", "--max_iters=6", "--eval_interval=3", env={"OMP_NUM_THREADS": "3"})

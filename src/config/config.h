@@ -15,7 +15,16 @@
 
 namespace qkgpt {
 
-enum class Attention { standard, qk_norm };  // spelled as in JSON
+enum class Attention {  // spelled as in JSON
+  standard,
+  standard_temperature,
+  softcap,
+  qk_norm,
+  qk_norm_fixed,
+  qk_rmsnorm,
+  qk_rmsnorm_full,
+  qk_layernorm
+};
 
 // One row per attention kind, in the order of the enum.
 struct AttentionRow {
@@ -31,9 +40,27 @@ struct AttentionRow {
 inline constexpr std::array attention_table = {
     AttentionRow{Attention::standard, "standard", QkNorm::none, LogitScale::inverse_sqrt, false, false,
                  "q.k / sqrt(d), as GPT-2 and nanoGPT"},
+    AttentionRow{Attention::standard_temperature, "standard_temperature", QkNorm::none, LogitScale::temperature, false,
+                 false, "a * q.k / sqrt(d), a learned from 1: a control"},
+    AttentionRow{Attention::softcap, "softcap", QkNorm::none, LogitScale::inverse_sqrt, false, true,
+                 "tau * tanh(q.k / (tau sqrt(d))), tau = softcap (Gemma 2)"},
     AttentionRow{Attention::qk_norm, "qk_norm", QkNorm::l2, LogitScale::learned, false, false,
                  "g * q.k with q and k L2-normalised per head, g learned (Henry et al. 2020)"},
+    AttentionRow{Attention::qk_norm_fixed, "qk_norm_fixed", QkNorm::l2, LogitScale::fixed, false, false,
+                 "as qk_norm with g = qk_scale_init for ever"},
+    AttentionRow{Attention::qk_rmsnorm, "qk_rmsnorm", QkNorm::rms, LogitScale::inverse_sqrt, true, false,
+                 "q.k / sqrt(d) with q and k RMS-normalised per head, learned gains (Qwen3, dots.llm1)"},
+    AttentionRow{Attention::qk_rmsnorm_full, "qk_rmsnorm_full", QkNorm::rms_full, LogitScale::inverse_sqrt, true, false,
+                 "the same over all channels, before the heads are split (OLMoE, OLMo 2)"},
+    AttentionRow{Attention::qk_layernorm, "qk_layernorm", QkNorm::layernorm, LogitScale::inverse_sqrt, true, false,
+                 "q.k / sqrt(d) with LayerNorm without bias on q and k per head, learned gains (ViT-22B)"},
 };
+
+static_assert([] {
+  for (std::size_t i = 0; i < attention_table.size(); ++i)
+    if (attention_table[i].kind != static_cast<Attention>(i)) return false;
+  return true;
+}());
 
 constexpr const AttentionRow& row(Attention kind) { return attention_table[static_cast<std::size_t>(kind)]; }
 

@@ -83,8 +83,9 @@ std::string help_text() {
     if (value.front() == '"') value = value.substr(1, value.size() - 2);
     std::string line = cat("  --", field.name, "=", value);
     line.resize(std::max<std::size_t>(line.size() + 2, 36), ' ');
-    text += cat(line, expected_text(field), field.member == Member(&Config::data) ? " (required)" : "", "\n      ",
-                field.meaning, "\n");
+    const bool kind = field.member == Member(&Config::attention);
+    text += cat(line, kind ? "one of the kinds below" : expected_text(field),
+                field.member == Member(&Config::data) ? " (required)" : "", "\n      ", field.meaning, "\n");
   }
   text += "\nKinds of attention:\n";
   for (const AttentionRow& r : attention_table) {

@@ -78,6 +78,7 @@ Gpt::Gpt(const Config& config, Index vocab_size) : config_(config), vocab_size_(
     }
     if (kind.scale == LogitScale::temperature)
       b.attention.scale_param = &params_.add(name + "attn.temperature", {1}, false);
+    if (kind.cap) b.attention.softcap = config.softcap;
     if (kind.scale == LogitScale::fixed) b.attention.fixed_scale = qk_scale_init(config);
     if (kind.gains) {
       const Index m = kind.norm == QkNorm::rms_full ? C : d;

@@ -4,10 +4,11 @@
 //
 //   standard   norm(x) = x        s = 1 / sqrt(d)
 //   qk_norm    norm(x) = x / |x|  s = g, learned: S = g cos(q, k), never beyond g    (others: ops/qk_rows.h)
+//   softcap    norm(x) = x        S = tau tanh(s z / tau)
 //
 // Backward, given dy. P~ = P, or P * mask / (1 - p) with dropout:
 //   dv_j = sum_i P~_ij dy_i      dP_ij = mask_ij dy_i . v_j      dS_ij = P_ij (dP_ij - D_i),  D_i = dy_i . y_i
-//   dz = s dS                    ds = sum_ij dS_ij z_ij
+//   dz = s dS                    ds = sum_ij dS_ij z_ij          (softcap: dz = s dS (1 - (S/tau)^2))
 //   dq^_i = sum_j dz_ij k^_j     dk^_j = sum_i dz_ij q^_i
 // then dq^ and dk^ go back through norm, row by row. For l2: dx = (t - y (t . y)) / |x|, the part of t across y:
 // a longer x changes nothing, so the gradient has no component along it.
@@ -52,7 +53,7 @@ struct Record {
   AttentionShape a;
   AttentionSpec spec;
   Dropout noise;
-  float scale;
+  LogitMap logits;
   RowStats* stats;      // (B, T, 2, groups)
   RowSoftmax* softmax;  // (B, H, T)
   Index tasks, grain, scratch_size;
@@ -69,7 +70,7 @@ void attention_backward(Tape& tape, const Record& r) {
   auto* dscale = reinterpret_cast<double*>(tape.borrow(2 * r.tasks));
   parallel_for(r.tasks, r.grain, [&](Index begin, Index end, int thread) {
     for (Index t = begin; t < end; ++t)
-      dscale[t] = AttentionTask(r.a, spec, r.noise, r.qkv.value.data, r.stats, r.scale, t, scratch, thread)
+      dscale[t] = AttentionTask(r.a, spec, r.noise, r.qkv.value.data, r.stats, r.logits, t, scratch, thread)
                       .backward(r.y.value.data, r.y.grad, r.softmax + t * r.a.T, dqkv.data,
                                 dgain && !full ? dgain + t * 2 * m : nullptr);
   });
@@ -103,6 +104,10 @@ float logit_scale(const AttentionSpec& spec, Index d) {
   return 0.0f;
 }
 
+LogitMap logit_map(const AttentionSpec& spec, Index d) {
+  return {logit_scale(spec, d), static_cast<float>(spec.softcap)};
+}
+
 Var& attention(Tape& tape, Var& qkv, const AttentionSpec& spec, const Dropout& noise) {
   const AttentionShape a(qkv.shape(), spec.n_head);
   check(!spec.q_gain == !spec.k_gain && (spec.norm != QkNorm::none || !spec.q_gain),
@@ -115,7 +120,7 @@ Var& attention(Tape& tape, Var& qkv, const AttentionSpec& spec, const Dropout& n
                     .a = a,
                     .spec = spec,
                     .noise = noise,
-                    .scale = logit_scale(spec, a.d),
+                    .logits = logit_map(spec, a.d),
                     .stats = reinterpret_cast<RowStats*>(tape.keep(2 * 2 * a.B * a.T * (full ? 1 : a.H))),
                     .softmax = reinterpret_cast<RowSoftmax*>(tape.keep(2 * tasks * a.T)),
                     .tasks = tasks,
@@ -125,7 +130,7 @@ Var& attention(Tape& tape, Var& qkv, const AttentionSpec& spec, const Dropout& n
   float* scratch = tape.borrow(r.scratch_size);
   parallel_for(tasks, r.grain, [&](Index begin, Index end, int thread) {
     for (Index t = begin; t < end; ++t)
-      AttentionTask(a, spec, noise, qkv.value.data, r.stats, r.scale, t, scratch, thread)
+      AttentionTask(a, spec, noise, qkv.value.data, r.stats, r.logits, t, scratch, thread)
           .forward(y.value.data, r.softmax + t * a.T);
   });
   tape.give_back(scratch, r.scratch_size);

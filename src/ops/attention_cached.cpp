@@ -45,11 +45,11 @@ struct CachedHead {
   }
 
   // y of the new rows [first, last). q: query_block d floats, scores: query_block `stride`.
-  void attend(Index first, Index last, float scale, float* q, float* scores, Index stride, float* y) const {
+  void attend(Index first, Index last, LogitMap logits, float* q, float* scores, Index stride, float* y) const {
     const Index rows = last - first, seen = past + last;
     for (Index i = first; i < last; ++i) normalise(i, 0, q + (i - first) * a.d);
     gemm_serial(rows, seen, 0, a.d, {q, a.d, 1}, {keys, a.d, capacity}, {}, scores, stride);
-    for (Index i = first; i < last; ++i) softmax_row(scores + (i - first) * stride, past + i + 1, seen, scale);
+    for (Index i = first; i < last; ++i) softmax_row(scores + (i - first) * stride, past + i + 1, seen, logits);
     gemm_serial(rows, a.d, 0, seen, {scores, stride, 1}, {values, capacity, a.d}, {}, y, a.C);
   }
 };
@@ -66,7 +66,7 @@ Var& attention_cached(Tape& tape, Var& qkv, const AttentionSpec& spec, Index lay
     check(cache->length() == past && cache->capacity() == capacity && past + a.T <= capacity,
           "attention_cached: caches of different lengths, or full ones");
   Var& y = tape.make({a.B, queries, a.C});
-  const float scale = logit_scale(spec, a.d);
+  const LogitMap logits = logit_map(spec, a.d);
   const Index block = std::min(query_block, queries), scratch_size = rounded(block * a.d) + block * stride;
   float* scratch = tape.keep(thread_count() * scratch_size);
   const Index grain = 1 + 200000 / ((queries * (past + a.T) + 8 * a.T) * a.d);
@@ -84,7 +84,7 @@ Var& attention_cached(Tape& tape, Var& qkv, const AttentionSpec& spec, Index lay
                                .values = caches[static_cast<std::size_t>(b)]->values(layer, h)};
       task.append(q);
       for (Index first = a.T - queries; first < a.T; first += block)
-        task.attend(first, std::min(first + block, a.T), scale, q, q + rounded(block * a.d), stride,
+        task.attend(first, std::min(first + block, a.T), logits, q, q + rounded(block * a.d), stride,
                     y.value.data + (b * queries + first - (a.T - queries)) * a.C + h * a.d);
     }
   });

@@ -34,6 +34,7 @@ void normalised(const AttentionSpec& spec, const AttentionShape& a, const float*
 
 HeadSums head_sums(const AttentionSpec& spec, const AttentionShape& a, const float* qkv, Index head) {
   const double scale = static_cast<double>(logit_scale(spec, a.d));
+  const double cap = spec.softcap;
   std::vector<double> k(static_cast<std::size_t>(a.T * a.d)), q(static_cast<std::size_t>(a.d));
   std::vector<double> z(static_cast<std::size_t>(a.T));
   HeadSums sums;
@@ -47,8 +48,9 @@ HeadSums head_sums(const AttentionSpec& spec, const AttentionShape& a, const flo
     for (Index j = 0; j <= i; ++j) {
       double dot = 0.0;
       for (Index c = 0; c < a.d; ++c) dot += q[static_cast<std::size_t>(c)] * k[static_cast<std::size_t>(j * a.d + c)];
-      z[static_cast<std::size_t>(j)] = scale * dot;
-      max = std::max(max, scale * dot);
+      const double S = cap > 0.0 ? cap * std::tanh(scale * dot / cap) : scale * dot;
+      z[static_cast<std::size_t>(j)] = S;
+      max = std::max(max, S);
     }
     sums.logit_max = std::max(sums.logit_max, max);
     if (i == 0) continue;

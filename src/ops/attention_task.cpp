@@ -20,11 +20,12 @@ Index panel_space(const AttentionShape& a) { return rounded(std::max(panel_float
 
 Index block_space(const AttentionShape& a) { return rounded(panel_floats(query_block(a.T), a.d)); }
 
-// The way back: z becomes P~, dp (the gradient of P~) becomes dz = scale dS, both zero behind n up to `padded`. D is
+// The way back: z becomes P~, dp (the gradient of P~) becomes dz = dS dS/dz, both zero behind n up to `padded`. D is
 // dy . y; `mask` is null without dropout. Returns sum dS z.
-float softmax_row_backward(float* z, float* dp, const float* mask, Index n, Index padded, float scale, RowSoftmax row,
-                           float D) {
-  const vec s = splat(scale), top = splat(row.max), norm = splat(row.norm);
+template <class Logits>
+float softmax_row_backward(float* z, float* dp, const float* mask, Index n, Index padded, const Logits& logits,
+                           RowSoftmax row, float D) {
+  const vec top = splat(row.max), norm = splat(row.norm);
   vec sum{};
   for (Index j = 0; j < padded; j += lanes) {
     if (j >= n) {
@@ -32,13 +33,13 @@ float softmax_row_backward(float* z, float* dp, const float* mask, Index n, Inde
       continue;
     }
     const vec zj = load(z + j), m = mask ? load(mask + j) : splat(1.0f);
-    vec p = exp(zj * s - top) * norm;
+    vec p = exp(logits(zj) - top) * norm;
     vec ds = p * (load(dp + j) * m - splat(D)), dsz = ds * zj;
     p *= m;
     if (j + lanes > n) p = first_lanes(p, n - j), ds = first_lanes(ds, n - j), dsz = first_lanes(dsz, n - j);
     sum += dsz;
     store(z + j, p);
-    store(dp + j, ds * s);
+    store(dp + j, ds * logits.slope(logits(zj)));
   }
   return sum_lanes(sum);
 }
@@ -50,8 +51,8 @@ Index AttentionTask::scratch_floats(const AttentionShape& a) {
 }
 
 AttentionTask::AttentionTask(const AttentionShape& a, const AttentionSpec& spec, const Dropout& noise, const float* qkv,
-                             RowStats* stats, float scale, Index task, float* scratch, int thread)
-    : a_(a), spec_(spec), noise_(noise), stats_(stats), scale_(scale), task_(task), stride_(rounded(a.T)) {
+                             RowStats* stats, LogitMap logits, Index task, float* scratch, int thread)
+    : a_(a), spec_(spec), noise_(noise), stats_(stats), logits_(logits), task_(task), stride_(rounded(a.T)) {
   const Index b = task / a.H;
   head_ = task % a.H;
   qkv_ = qkv + b * a.T * 3 * a.C + head_ * a.d;
@@ -125,7 +126,7 @@ void AttentionTask::forward(float* y, RowSoftmax* softmax) {
       float* p = scores_ + (begin - first) * stride_;
       for (Index i = begin; i < end; ++i) {
         float* row = p + (i - begin) * stride_;
-        softmax[i] = softmax_row(row, i + 1, end, scale_);
+        softmax[i] = softmax_row(row, i + 1, end, logits_);
         if (const float* mask = mask_row(i, i + 1))
           for (Index j = 0; j <= i; ++j) row[j] *= mask[j];
       }
@@ -167,9 +168,11 @@ double AttentionTask::backward(const float* y, const float* dy, const RowSoftmax
       for (Index i = begin; i < end; ++i) {
         const float D = row_sum(
             d, [&](Index c, auto count) { return load_part(dy + i * C + c, count) * load_part(y + i * C + c, count); });
-        dscale +=
-            static_cast<double>(softmax_row_backward(scores_ + (i - first) * stride_, dscores_ + (i - first) * stride_,
-                                                     mask_row(i, i + 1), i + 1, end, scale_, softmax[i], D));
+        float *z = scores_ + (i - first) * stride_, *dp = dscores_ + (i - first) * stride_;
+        const float* mask = mask_row(i, i + 1);
+        dscale += static_cast<double>(with_logits(logits_, [&](const auto& logits) {
+          return softmax_row_backward(z, dp, mask, i + 1, end, logits, softmax[i], D);
+        }));
       }
       gemm_serial(end - begin, d, 0, end, {dscores_ + (begin - first) * stride_, stride_, 1}, k, {}, dq + begin * 3 * C,
                   3 * C);

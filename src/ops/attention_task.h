@@ -15,13 +15,14 @@ struct AttentionShape {
 };
 
 float logit_scale(const AttentionSpec& spec, Index d);  // s
+LogitMap logit_map(const AttentionSpec& spec, Index d);
 
 class AttentionTask {
  public:
   // `stats`: of the rows of q and k, (B, T, 2, groups) with a group per head, or one for rms_full; forward fills those
   // of its head, but for rms_full. `scratch` holds scratch_floats() for every thread.
   AttentionTask(const AttentionShape& a, const AttentionSpec& spec, const Dropout& noise, const float* qkv,
-                RowStats* stats, float scale, Index task, float* scratch, int thread);
+                RowStats* stats, LogitMap logits, Index task, float* scratch, int thread);
 
   static Index scratch_floats(const AttentionShape& a);
 
@@ -45,7 +46,7 @@ class AttentionTask {
   const Dropout& noise_;
   const float* qkv_;  // row 0 of this sequence, at this head's q; k and v stand C and 2 C further
   RowStats* stats_;
-  float scale_;
+  LogitMap logits_;
   Index task_, head_, stride_;  // stride_: floats per row of S, T rounded up
   const float *q_, *k_;         // q^ and k^ (T, d): in place where there is no normalisation
   Index row_;                   // floats from one of their rows to the next

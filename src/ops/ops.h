@@ -47,6 +47,7 @@ struct AttentionSpec {
   LogitScale scale = LogitScale::inverse_sqrt;
   double eps = 1e-6;             // of the normalisation
   double fixed_scale = 1.0;      // g of LogitScale::fixed
+  double softcap = 0.0;          // tau; 0: scores are not capped
   Param* scale_param = nullptr;  // g (1) of LogitScale::learned, a (1) of LogitScale::temperature
   Param* q_gain = nullptr;       // (d), or (C) for QkNorm::rms_full; null: ones
   Param* k_gain = nullptr;

@@ -10,23 +10,51 @@ struct RowSoftmax {
   float max, norm;
 };
 
-// Row i of P from the n = i + 1 scores z (in place); zeros behind them up to `padded`. S = scale z. Whole vectors of z
-// are read and written: it has room for `padded` rounded up.
-inline RowSoftmax softmax_row(float* z, Index n, Index padded, float scale) {
-  const vec s = splat(scale);
-  vec most = splat(z[0]) * s;
+// What softmax sees of a product z: S = scale z, or with a cap (Gemma 2) S = cap tanh(scale z / cap).
+struct LogitMap {
+  float scale, cap;  // cap 0: none
+};
+
+// The two forms, each with dS/dz where it gives S. Apart, so that the compiler rounds exp(S - max) in the same way
+// forward and backward.
+struct PlainLogits {
+  vec scale;
+  explicit PlainLogits(LogitMap m) : scale(splat(m.scale)) {}
+  vec operator()(vec z) const { return z * scale; }
+  vec slope(vec) const { return scale; }
+};
+struct CappedLogits {
+  vec scale, cap, inner, inverse;
+  explicit CappedLogits(LogitMap m)
+      : scale(splat(m.scale)), cap(splat(m.cap)), inner(splat(m.scale / m.cap)), inverse(splat(1.0f / m.cap)) {}
+  vec operator()(vec z) const { return cap * tanh(z * inner); }
+  vec slope(vec S) const {
+    const vec t = S * inverse;
+    return scale - scale * (t * t);
+  }
+};
+template <class Use>
+inline auto with_logits(LogitMap m, Use&& use) {
+  return m.cap > 0.0f ? use(CappedLogits(m)) : use(PlainLogits(m));
+}
+
+// Row i of P from the n = i + 1 products z (in place); zeros behind them up to `padded`. Whole vectors of z are read
+// and written: it has room for `padded` rounded up.
+template <class Logits>
+inline RowSoftmax softmax_row(float* z, Index n, Index padded, const Logits& logits) {
+  vec most = logits(splat(z[0]));
   Index j = 0;
-  for (; j + lanes <= n; j += lanes) most = max(load(z + j) * s, most);
-  if (j < n) most = max(first_lanes(load(z + j) * s, n - j, most), most);
+  for (; j + lanes <= n; j += lanes) most = max(logits(load(z + j)), most);
+  if (j < n) most = max(first_lanes(logits(load(z + j)), n - j, most), most);
   const float top = max_lanes(most);
   vec sum{};
   for (j = 0; j + lanes <= n; j += lanes) {
-    const vec e = exp(load(z + j) * s - splat(top));
+    const vec e = exp(logits(load(z + j)) - splat(top));
     store(z + j, e);
     sum += e;
   }
   if (j < n) {
-    const vec e = first_lanes(exp(load(z + j) * s - splat(top)), n - j);
+    const vec e = first_lanes(exp(logits(load(z + j)) - splat(top)), n - j);
     store(z + j, e);
     sum += e;
     j += lanes;
@@ -35,6 +63,9 @@ inline RowSoftmax softmax_row(float* z, Index n, Index padded, float scale) {
   const float norm = 1.0f / sum_lanes(sum);
   for (j = 0; j < n; j += lanes) store(z + j, load(z + j) * splat(norm));
   return {top, norm};
+}
+inline RowSoftmax softmax_row(float* z, Index n, Index padded, LogitMap m) {
+  return with_logits(m, [=](const auto& logits) { return softmax_row(z, n, padded, logits); });
 }
 
 }  // namespace qkgpt

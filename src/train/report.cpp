@@ -24,7 +24,8 @@ std::string scale_text(const Config& c) {
   const AttentionRow& kind = row(c.attention);
   const double d = static_cast<double>(c.n_embd) / static_cast<double>(c.n_head);
   switch (kind.scale) {
-    case LogitScale::inverse_sqrt: return "scale 1/sqrt(" + shortest(d) + ")";
+    case LogitScale::inverse_sqrt:
+      return cat("scale 1/sqrt(", d, ")", kind.cap ? cat(", scores capped at ", c.softcap) : std::string());
     case LogitScale::temperature: return "scale a/sqrt(" + shortest(d) + "), a learned from 1";
     case LogitScale::learned: return "scale g learned from " + fixed(qk_scale_init(c), 3);
     case LogitScale::fixed: return "scale g = " + fixed(qk_scale_init(c), 3);

@@ -39,6 +39,35 @@ TEST_CASE("the default model has the size of nanoGPT's CPU run", "[unit]") {
   CHECK(gpu.params().count(false) == 4992);
 }
 
+TEST_CASE("each attention kind adds the parameters that it should and never decays them", "[unit]") {
+  const struct {
+    Attention kind;
+    Index more;
+    const char* name;
+    Shape shape;
+  } wanted[] = {{Attention::standard, 0, "", {}},
+                {Attention::standard_temperature, 4, "temperature", {1}},
+                {Attention::softcap, 0, "", {}},
+                {Attention::qk_norm, 4, "qk_scale", {1}},
+                {Attention::qk_norm_fixed, 0, "", {}},
+                {Attention::qk_rmsnorm, 256, "k_norm.weight", {32}},
+                {Attention::qk_rmsnorm_full, 1024, "q_norm.weight", {128}},
+                {Attention::qk_layernorm, 256, "q_norm.weight", {32}}};
+  CHECK(std::size(wanted) == attention_table.size());
+  for (const auto& w : wanted) {
+    Gpt gpt(with(w.kind), 65);
+    INFO(row(w.kind).name);
+    CHECK(gpt.params().count() == 804096 + w.more);
+    CHECK(gpt.params().count(true) == 802944);
+    if (w.more == 0) continue;
+    const Param* p = gpt.params().find(std::string("transformer.h.3.attn.") + w.name);
+    REQUIRE(p);
+    CHECK(p->shape == w.shape);
+    CHECK_FALSE(is_shared(*p));
+    CHECK(p->lr_mult == 1.0);
+  }
+}
+
 TEST_CASE("weights start as nanoGPT's do", "[unit]") {
   Gpt gpt(with(Attention::qk_norm), 65);
   gpt.allocate(false);
@@ -58,19 +87,23 @@ TEST_CASE("weights start as nanoGPT's do", "[unit]") {
   }
 }
 
-TEST_CASE("shared tensors start equal in both attention kinds", "[unit]") {
-  Gpt a(with(Attention::standard), 65), b(with(Attention::qk_norm), 65);
-  for (Gpt* gpt : {&a, &b}) gpt->allocate(false), gpt->initialise();
-  int compared = 0;
-  for (const Param& p : b.params().list()) {
-    if (!is_shared(p)) continue;
-    const Param* other = a.params().find(p.name);
-    REQUIRE(other);
-    REQUIRE(std::equal(p.value(), p.value() + p.size(), other->value()));
-    ++compared;
+TEST_CASE("shared tensors start equal in all attention kinds", "[unit]") {
+  Gpt a(with(Attention::standard), 65);
+  a.allocate(false), a.initialise();
+  for (const AttentionRow& kind : attention_table) {
+    Gpt b(with(kind.kind), 65);
+    b.allocate(false), b.initialise();
+    INFO(kind.name);
+    int compared = 0;
+    for (const Param& p : b.params().list()) {
+      if (!is_shared(p)) continue;
+      const Param* other = a.params().find(p.name);
+      REQUIRE(other);
+      REQUIRE(std::equal(p.value(), p.value() + p.size(), other->value()));
+      ++compared;
+    }
+    CHECK(compared == 27);
   }
-  CHECK(compared == 27);
-  CHECK(b.params().list().size() == 31);
 }
 
 TEST_CASE("an untrained model knows nothing and its loss is near ln V", "[unit]") {

@@ -10,7 +10,7 @@ struct AttentionCase {
   Index B = 2, T = 7, C = 15, H = 3;
   QkNorm norm = QkNorm::none;
   LogitScale scale = LogitScale::inverse_sqrt;
-  double eps = 1e-6, fixed_scale = 1.75;
+  double eps = 1e-6, fixed_scale = 1.75, cap = 0.0;
   Dropout noise{};
   Array<double> qkv{}, parameter{}, q_gain{}, k_gain{};  // empty: the scale has no parameter, gains are ones
 
@@ -53,19 +53,20 @@ struct AttentionCase {
   }
 
   auto formula() const {
-    const reference::Attention a{B, T, C, H, norm, scale, eps, fixed_scale};
+    const reference::Attention a{B, T, C, H, norm, scale, eps, fixed_scale, cap};
     return [a, m = mask()](const auto& x) { return reference::attention(a, x[0], x[1], x[2], x[3], m); };
   }
 
   Array<double> scores() const {
     Array<double> S;
-    reference::attention<double>({B, T, C, H, norm, scale, eps, fixed_scale}, qkv, parameter, q_gain, k_gain, {}, &S);
+    reference::attention<double>({B, T, C, H, norm, scale, eps, fixed_scale, cap}, qkv, parameter, q_gain, k_gain, {},
+                                 &S);
     return S;
   }
 
   AttentionSpec spec(std::deque<Param>& p) const {
     const auto present = [](Param& param) { return param.size() > 0 ? &param : nullptr; };
-    return {H, norm, scale, eps, fixed_scale, present(p[1]), present(p[2]), present(p[3])};
+    return {H, norm, scale, eps, fixed_scale, cap, present(p[1]), present(p[2]), present(p[3])};
   }
 
   auto op() const {
@@ -101,10 +102,12 @@ struct Kind {
   QkNorm norm;
   LogitScale scale;
   bool gains;
+  double cap = 0.0;
 };
 inline constexpr Kind kinds[] = {
     {"standard", QkNorm::none, LogitScale::inverse_sqrt, false},
     {"standard_temperature", QkNorm::none, LogitScale::temperature, false},
+    {"softcap", QkNorm::none, LogitScale::inverse_sqrt, false, 1.5},  // small enough to be felt
     {"qk_norm", QkNorm::l2, LogitScale::learned, false},
     {"qk_norm_fixed", QkNorm::l2, LogitScale::fixed, false},
     {"qk_rmsnorm", QkNorm::rms, LogitScale::inverse_sqrt, true},
@@ -114,7 +117,7 @@ inline constexpr Kind kinds[] = {
 
 inline AttentionCase case_of(const Kind& kind, Index B, Index T, Index C, Index H, double deviation = 1.0) {
   AttentionCase a;
-  a.B = B, a.T = T, a.C = C, a.H = H, a.norm = kind.norm, a.scale = kind.scale;
+  a.B = B, a.T = T, a.C = C, a.H = H, a.norm = kind.norm, a.scale = kind.scale, a.cap = kind.cap;
   return a.fill(deviation, kind.gains);
 }
 

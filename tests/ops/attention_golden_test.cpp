@@ -42,6 +42,7 @@ Golden golden(const Kind& kind) {
     for (Index c = 0; c < a.C; ++c)
       for (const Index p : {0, 1, 2}) a.at(row, p, c) = parts[p][row * a.C + c];
   if (!want.at("eps").is_null()) a.eps = want.at("eps").get<double>();
+  if (kind.cap > 0.0) a.cap = want.at("softcap").get<double>();
   if (kind.scale == LogitScale::fixed) a.fixed_scale = want.at("logit_scale").get<double>();
   for (const auto& [name, value] : want.at("params").items()) {
     if (name == "q_norm.weight")
