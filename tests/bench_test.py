@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`qkgpt bench`: what it prints, and that the updates it times are those of training."""
 import json
+import os
 import re
 import struct
 import unittest
@@ -36,7 +37,7 @@ class Bench(Case):
             for threads in (1, 2, 3, 7):
                 with self.subTest(kind=kind, threads=threads):
                     out, _ = self.run_program("bench", "tiny.json", f"--attention={kind}", "--max_iters=12",
-                                              "--steps=12", f"--threads={threads}")
+                                              "--steps=12", env={"OMP_NUM_THREADS": str(threads)})
                     found = LAST_LINE.search(out)
                     self.assertIsNotNone(found, out)
                     self.assertEqual(found[2], trained)
@@ -71,6 +72,12 @@ class Bench(Case):
         parameters += (vocabulary - 24) * 16
         self.assertAlmostEqual(b["gflops"], 1e-9 * b["tok_per_s"] * (6 * parameters + 12 * 2 * 16 * 16))
         self.assertGreater(b["memory"]["arena"], 0)
+
+    def test_no_more_threads_are_used_than_there_are_cores(self) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        out, err = self.run_program("bench", "tiny.json", "--steps=1", f"--threads={cores + 2}", "--json")
+        self.assertEqual(json.loads(out)["threads"], cores)
+        self.assertIn(f"threads: {cores + 2} asked for, {cores} used", err)
 
     def test_bad_input_is_refused(self) -> None:
         for arguments, message in ((["--steps=0"], "--steps"), (["--data=none.txt"], "none.txt"),

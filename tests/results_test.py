@@ -14,14 +14,16 @@ class Results(Case):
         self.train("run")
         final = self.rows("run", "final")[0]
         for threads in ("1", "3"):
-            row = json.loads(self.run_program("eval", "run/last.safetensors", "--json", f"--threads={threads}")[0])
+            row = json.loads(self.run_program("eval", "run/last.safetensors", "--json",
+                                              env={"OMP_NUM_THREADS": str(threads)})[0])
             self.assertEqual(row["loss"], final["val_loss_full"])
         self.assertAlmostEqual(row["bits_per_char"], final["bits_per_char"])
 
     def test_samples_follow_their_rules(self) -> None:
         self.train("run", "--max_iters=20")
         one, _ = self.run_program("sample", "run", "--length=60", "--seed=5")
-        self.assertEqual(one, self.run_program("sample", "run", "--length=60", "--seed=5", "--threads=3")[0])
+        self.assertEqual(one, self.run_program("sample", "run", "--length=60", "--seed=5",
+                                               env={"OMP_NUM_THREADS": "3"})[0])
         three = self.run_program("sample", "run", "--length=60", "--seed=5", "--num-samples=3")[0].split("\n---------------\n")
         self.assertEqual(len(three), 3)
         self.assertEqual(three[0] + "\n", one)
@@ -49,7 +51,8 @@ class Results(Case):
                         ["--length=60", "--stop=e"], ["--length=0", "--prompt=a"]):
             many = self.run_program("sample", "run", "--num-samples=19", *options)[0]  # more than go side by side
             for threads in ("2", "3", "8"):
-                other = self.run_program("sample", "run", "--num-samples=19", f"--threads={threads}", *options)[0]
+                other = self.run_program("sample", "run", "--num-samples=19", *options,
+                                         env={"OMP_NUM_THREADS": str(threads)})[0]
                 self.assertEqual(other, many)
             few = self.run_program("sample", "run", "--num-samples=2", *options)[0]
             self.assertEqual(many[:-1].split(line)[:2], few[:-1].split(line))

@@ -76,8 +76,8 @@ class Training(Case):
         for attention in ("standard", "standard_temperature", "softcap", "qk_norm", "qk_norm_fixed", "qk_rmsnorm",
                           "qk_rmsnorm_full", "qk_layernorm"):
             for threads in (1, 2, 3):
-                self.train(f"{attention}{threads}", f"--attention={attention}", f"--threads={threads}", "--block_size=37",
-                           "--n_embd=36", "--max_iters=6", "--eval_interval=3", env={"OMP_NUM_THREADS": "3"})
+                self.train(f"{attention}{threads}", f"--attention={attention}", "--block_size=37", "--n_embd=36",
+                           "--max_iters=6", "--eval_interval=3", env={"OMP_NUM_THREADS": str(threads)})
             self.assert_same(f"{attention}1", f"{attention}2")
             self.assert_same(f"{attention}1", f"{attention}3")
 

@@ -30,7 +30,7 @@ const std::vector<Field>& fields() {
       part("val_fraction", &Config::val_fraction, "last part of the text, kept for validation; 0: none"),
       plain("init_from", &Config::init_from, "checkpoint whose weights start this run; null: fresh weights"),
       count("seed", &Config::seed, 0, 0x1p64, "of every random number, 64 bits"),
-      count("threads", &Config::threads, 0, 4096, "0: what OpenMP gives"),
+      count("threads", &Config::threads, 0, 4096, "0: what OpenMP gives; n: so many, up to the number of cores"),
 
       count("n_layer", &Config::n_layer, 1, 10000, "blocks"),
       count("n_head", &Config::n_head, 1, size_limit, "attention heads of a block"),

@@ -34,14 +34,11 @@ Threads choose_threads(Index wanted) {
             wanted > 1 ? "threads: built without OpenMP; one thread is used" : ""};
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   if (wanted > 0) {
-    const Index most = std::max(16, 2 * cores);
-    const int count = static_cast<int>(std::min(wanted, most));
-    std::string warning;
-    if (wanted > most)
-      warning = cat("threads: ", wanted, " limited to ", most, " on ", cores, " cores");
-    else if (count > cores)
-      warning = cat("threads: ", count, " on ", cores, " cores; more threads than cores are slower");
-    return {count, cat(count, count == 1 ? " thread" : " threads", " (as asked)"), warning};
+    const int count = static_cast<int>(std::min<Index>(wanted, cores));
+    return {count, cat(count, count == 1 ? " thread" : " threads", " (as asked)"),
+            wanted > cores ? cat("threads: ", wanted, " asked for, ", cores,
+                                 " used, one for each core; more would be slower and change no result")
+                           : ""};
   }
   int count = thread_count();
   const char* env = std::getenv("OMP_NUM_THREADS");
