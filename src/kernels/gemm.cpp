@@ -74,7 +74,8 @@ void edge_tile(Tile kernel, Index rows, Index columns, Index depth, const float*
   for (Index r = 0; r < rows; ++r) std::memcpy(c + r * c_stride, buffer + r * panel_width, width);
 }
 
-std::atomic<Index> multiply_adds_done = 0;
+std::atomic<bool> counting = false;
+std::atomic<Index> multiply_adds = 0;
 
 // The next tile's rows of C are on their way while this one is worked on.
 void prefetch_rows(const float* c, Index rows, Index stride) {
@@ -84,7 +85,7 @@ void prefetch_rows(const float* c, Index rows, Index stride) {
 // All tiles of one panel: columns [0, columns) of C, rows [0, rows).
 void panel_product(Index rows, Index columns, Index depth, Operand a, const float* panel, int vectors, Start start,
                    float* c, Index c_stride) {
-  multiply_adds_done.fetch_add(rows * vectors * lanes * depth, std::memory_order_relaxed);
+  if (counting.load(std::memory_order_relaxed)) multiply_adds += rows * vectors * lanes * depth;
   const bool by_rows = a.k_stride == 1;
   const Index stride = by_rows ? a.row_stride : a.k_stride;
   const auto& kernels = tiles[by_rows][static_cast<std::size_t>(vectors - 1)];
@@ -126,7 +127,8 @@ constexpr Index strip_stride = token_block * tile_rows + 16;
 // dY's columns [first, last) of `depth` tokens as strips of tile_rows columns, [depth][tile_rows] each. In place a
 // strip would take a line of cache for every token and, where N is a power of two, all of them from a few sets.
 void pack_strips(const float* dy, Index n, Index first, Index last, Index depth, float* strips) {
-  const Index whole = std::min((last - first) / tile_rows, (n - first - strip_vectors * lanes) / tile_rows + 1);
+  const Index room = n - first - strip_vectors * lanes;
+  const Index whole = room < 0 ? 0 : std::min((last - first) / tile_rows, room / tile_rows + 1);
   for (Index t = 0; t < depth; ++t, dy += n, strips += tile_rows) {
     Index s = 0;
 #pragma GCC unroll 4
@@ -159,7 +161,12 @@ constexpr Index thread_scratch = token_block * widest_group + most_strips * stri
 
 }  // namespace
 
-Index multiply_adds() { return multiply_adds_done.load(std::memory_order_relaxed); }
+MultiplyAdds::MultiplyAdds() {
+  multiply_adds = 0;
+  counting = true;
+}
+MultiplyAdds::~MultiplyAdds() { counting = false; }
+Index MultiplyAdds::counted() const { return multiply_adds; }
 
 Index panel_floats(Index depth, Index columns) { return depth * ((columns + lanes - 1) / lanes) * lanes; }
 

@@ -60,8 +60,15 @@ void gemm(Index rows, Operand a, Panels b, Start start, float* c, Index c_stride
 Index weight_grad_scratch();
 void weight_grad(Index tokens, Index n, Index k, const float* dy, const float* x, bool add, float* dw, float* scratch);
 
-// Multiply-adds that all the above have done in this process so far, padding included: what a product costs, whatever
-// the machine is doing.
-Index multiply_adds();
+// While one lives, counts the multiply-adds of all products above, padding included: what they cost, whatever the
+// machine is doing. One at a time; threads that count slow each other down a little.
+class MultiplyAdds {
+ public:
+  MultiplyAdds();
+  ~MultiplyAdds();
+  MultiplyAdds(const MultiplyAdds&) = delete;
+  MultiplyAdds& operator=(const MultiplyAdds&) = delete;
+  Index counted() const;
+};
 
 }  // namespace qkgpt

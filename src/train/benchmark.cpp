@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "base/crc32.h"
@@ -93,14 +94,13 @@ void measure_updates(Gpt& gpt, const Split& train, Index steps, Bursts& bursts,
   std::vector<double> all, batch, forward, backward, optimiser;
   std::vector<OpTime> ops;                                   // of one update
   std::vector<std::vector<double>> op_forward, op_backward;  // a row per op
-  Index multiply_adds_before = 0;
   for (Index step = 0; step < steps; ++step) {
     progress(static_cast<double>(step) / static_cast<double>(steps));
-    if (step == warm_up) {
-      updates.measure_ops(&ops);
-      multiply_adds_before = multiply_adds();
-    }
+    if (step == warm_up) updates.measure_ops(&ops);
+    std::optional<MultiplyAdds> count;
+    if (step == 0) count.emplace();
     const UpdateResult r = updates.make(step);
+    if (count) b.executed_gflop = 2e-9 * static_cast<double>(count->counted());
     b.loss = r.loss;
     if (step < warm_up) continue;
     bursts.take(1);
@@ -115,7 +115,6 @@ void measure_updates(Gpt& gpt, const Split& train, Index steps, Bursts& bursts,
     backward.push_back(1e3 * r.seconds.backward);
     optimiser.push_back(1e3 * r.seconds.optimiser);
   }
-  const double n = static_cast<double>(all.size());
   b.updates_measured = static_cast<Index>(all.size());
   b.ms_median = quantile(all, 0.5), b.ms_low = quantile(all, 0.25), b.ms_high = quantile(all, 0.75);
   b.ms_best = quantile(all, 0.0);
@@ -123,7 +122,6 @@ void measure_updates(Gpt& gpt, const Split& train, Index steps, Bursts& bursts,
   b.ms_backward = quantile(backward, 0.5), b.ms_optimiser = quantile(optimiser, 0.5);
   for (std::size_t i = 0; i < ops.size(); ++i)
     b.ops.push_back({ops[i].op, quantile(op_forward[i], 0.5), quantile(op_backward[i], 0.5)});
-  b.executed_gflop = 2e-9 * static_cast<double>(multiply_adds() - multiply_adds_before) / n;
   b.arena_bytes = arena.capacity();
 }
 

@@ -202,8 +202,8 @@ TEST_CASE("gemm gives the same bits for any number of threads and row by row", "
 }
 
 TEST_CASE("weight_grad is dY transposed times X", "[unit]") {
-  const Index sizes[][3] = {{1, 1, 1},     {7, 15, 65}, {13, 12, 32}, {257, 33, 31},
-                            {600, 50, 40}, {64, 1, 33}, {3, 130, 7}};
+  const Index sizes[][3] = {{1, 1, 1},   {7, 15, 65}, {13, 12, 32}, {257, 33, 31},   {600, 50, 40}, {64, 1, 33},
+                            {3, 130, 7}, {5, 6, 20},  {9, 7, 33},   {400, 390, 500}, {30, 300, 20}};
   for (const auto& [tokens, n, k] : sizes)
     for (const bool add : {false, true}) {
       INFO("tokens " << tokens << " n " << n << " k " << k << " add " << add);

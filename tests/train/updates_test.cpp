@@ -86,9 +86,9 @@ TEST_CASE("an update multiplies and adds no more than the products of the model 
     const Config c = config(kind.kind, 0.0);
     Run run(c);
     run.updates.make(0);
-    const Index before = multiply_adds();
+    const MultiplyAdds count;
     run.updates.make(1);
-    const Index done = multiply_adds() - before;
+    const Index done = count.counted();
 
     const Index rows = 2 * c.batch_size * c.block_size, C = c.n_embd, T = c.block_size, d = C / c.n_head;
     Index linear = 0;
