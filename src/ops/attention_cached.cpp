@@ -14,8 +14,6 @@ namespace {
 
 constexpr Index query_block = 48;  // query rows worked on together
 
-Index rounded(Index n) { return (n + 15) / 16 * 16; }
-
 // One (sequence, head) on the calling thread.
 struct CachedHead {
   const AttentionShape& a;

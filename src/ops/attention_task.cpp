@@ -14,8 +14,6 @@ constexpr Index strip = 12;  // query rows (or keys) that share the end (or star
 // Query rows worked on together: all of a short sequence, else as many as leave P and dP in the cache.
 Index query_block(Index T) { return T <= 96 ? T : 48; }
 
-Index rounded(Index n) { return (n + 15) / 16 * 16; }
-
 Index panel_space(const AttentionShape& a) { return rounded(std::max(panel_floats(a.T, a.d), panel_floats(a.d, a.T))); }
 
 Index block_space(const AttentionShape& a) { return rounded(panel_floats(query_block(a.T), a.d)); }

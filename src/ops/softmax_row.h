@@ -4,6 +4,9 @@
 
 namespace qkgpt {
 
+// Floats of a row of n scores: whole vectors of any width.
+inline Index rounded(Index n) { return (n + 15) / 16 * 16; }
+
 // P_ij = exp(S_ij - max) norm. The two are kept apart: their log-sum-exp, rounded, would lose the digits of P
 // where scores are large (pytorch/pytorch#11752), and so P has the same bits on the way back.
 struct RowSoftmax {
