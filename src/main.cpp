@@ -58,10 +58,13 @@ bool cpu_has(const qkgpt::CpuFeature& feature) {
 
 // GNU's OpenMP lets a waiting thread spin for long before it sleeps. Where another program wants the same core,
 // a spinning thread holds up the one it waits for by whole time slices, and an update takes fifty times as long.
-// The runtime reads the length of the spin when it is loaded, so it is set and the program starts once more.
+// The runtime reads the length of the spin when it is loaded, so it is set and the program starts once more; not where
+// it was told to bind threads: it has bound this one to a core already, and the new program would inherit that core
+// as all there is.
 void shorten_waiting(char** argv) {
 #ifdef __linux__
-  if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
+  for (const char* told : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"})
+    if (std::getenv(told)) return;
   setenv("GOMP_SPINCOUNT", "3000", 1);
   execv("/proc/self/exe", argv);  // returns only where it failed: then as before
 #else

@@ -79,6 +79,14 @@ class Bench(Case):
         self.assertEqual(json.loads(out)["threads"], cores)
         self.assertIn(f"threads: {cores + 2} asked for, {cores} used", err)
 
+    def test_binding_threads_leaves_them_their_cores(self) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        for told in ({"OMP_PROC_BIND": "close"}, {"OMP_PLACES": "cores"}, {"GOMP_CPU_AFFINITY": f"0-{cores - 1}"}):
+            with self.subTest(told):
+                out, _ = self.run_program("bench", "tiny.json", "--steps=1", "--json",
+                                          env=told | {"OMP_NUM_THREADS": ""})
+                self.assertEqual(json.loads(out)["threads"], cores)
+
     def test_bad_input_is_refused(self) -> None:
         for arguments, message in ((["--steps=0"], "--steps"), (["--data=none.txt"], "none.txt"),
                                    (["--n_head=3"], "n_embd"), (["--step=5"], "--steps"),
