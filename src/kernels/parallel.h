@@ -4,11 +4,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 
 #include "base/check.h"
 
 #ifdef _OPENMP
 #include <omp.h>
+#endif
+#ifdef __linux__
+#include <sched.h>
 #endif
 #if defined(__SSE__)
 #include <xmmintrin.h>
@@ -77,13 +81,39 @@ void parallel_for(Index n, Index grain, Body&& body) {
 #endif
 }
 
+// One thread for each core that the process may use: then each stays on its own, and the system never puts two of them
+// on one core while another lies idle. With fewer threads it chooses their places, as it does where OpenMP was told to.
+inline void place_thread([[maybe_unused]] int thread, [[maybe_unused]] int threads) {
+#ifdef __linux__
+  static const cpu_set_t allowed = [] {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_ZERO(&set);
+    return set;
+  }();
+  static const bool told =
+      std::getenv("OMP_PROC_BIND") || std::getenv("OMP_PLACES") || std::getenv("GOMP_CPU_AFFINITY");
+  if (told || CPU_COUNT(&allowed) < 2) return;
+  cpu_set_t mine = allowed;
+  if (threads == CPU_COUNT(&allowed)) {
+    CPU_ZERO(&mine);
+    for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+      if (CPU_ISSET(cpu, &allowed) && thread-- == 0) CPU_SET(cpu, &mine);
+  }
+  sched_setaffinity(0, sizeof mine, &mine);  // where it is refused, the system's choice stays
+#endif
+}
+
 // How many threads later regions use; every one of them flushes subnormals from now on.
 inline void set_thread_count(int threads) {
 #ifdef _OPENMP
+  place_thread(0, 0);  // the calling thread first: new ones start where it may run
   omp_set_dynamic(0);
   omp_set_num_threads(threads);
 #pragma omp parallel num_threads(threads)
-  flush_subnormals();
+  {
+    flush_subnormals();
+    place_thread(omp_get_thread_num(), threads);
+  }
 #else
   (void)threads;
   flush_subnormals();

@@ -1,6 +1,9 @@
 // Sums of rows, shards, dropout masks, threads.
 #include "kernels/rows.h"
 
+#include <atomic>
+#include <cstdlib>
+
 #include "gradient_check.h"
 #include "kernels/mask.h"
 
@@ -88,3 +91,32 @@ TEST_CASE("parallel_for covers every item once", "[unit]") {
       }
   }
 }
+
+#ifdef __linux__
+TEST_CASE("one thread a core stays on its core and fewer or more go where they like", "[unit]") {
+  const auto places = [] {
+    cpu_set_t set;
+    REQUIRE(sched_getaffinity(0, sizeof set, &set) == 0);
+    return CPU_COUNT(&set);
+  };
+  const Threads restore(1);
+  const int cores = places();
+  if (!has_openmp || cores < 2 || cores > 64 || std::getenv("OMP_PROC_BIND")) return;
+  for (const int threads : {cores, 1, cores + 1, cores}) {
+    set_thread_count(threads);
+    std::vector<int> seen(static_cast<std::size_t>(threads));
+    std::atomic<int> ready = 0;
+    parallel_for(threads, 1, [&](Index, Index, int thread) {
+      cpu_set_t set;
+      sched_getaffinity(0, sizeof set, &set);
+      seen[static_cast<std::size_t>(thread)] = CPU_COUNT(&set);
+      ++ready;  // all of them at work at once, but for a system that gives fewer
+      for (int spins = 0; ready < std::min(threads, cores) && spins < 100000000; ++spins) {
+      }
+    });
+    for (const int count : seen)
+      if (count > 0) CHECK(count == (threads == cores ? 1 : cores));
+    CHECK(seen[0] > 0);
+  }
+}
+#endif
