@@ -114,9 +114,9 @@ TEST_CASE("one thread a core stays on its core and fewer or more go where they l
       for (int spins = 0; ready < std::min(threads, cores) && spins < 100000000; ++spins) {
       }
     });
-    for (const int count : seen)
+    for (const int count : seen)  // 0: others have done this thread's share before it came
       if (count > 0) CHECK(count == (threads == cores ? 1 : cores));
-    CHECK(seen[0] > 0);
+    CHECK(std::any_of(seen.begin(), seen.end(), [](int count) { return count > 0; }));
   }
 }
 #endif
