@@ -11,91 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Iterable
 
-Row = dict[str, Any]
+from runs import SAME_START, InputError, Row, Run, check_starts, load
 
 NOT_COMPARED = {"out_dir", "threads"}  # where and on how many cores: no influence on results
-SAME_START = {
-    "text_sha256": "text",
-    "init_crc": "initial shared weights",
-    "windows_crc": "batches",
-    "version": "program version",
-}
 NO_MATPLOTLIB = """\
 no figures: matplotlib is missing; one of these brings it
   python3 -m venv .venv && .venv/bin/pip install numpy scipy matplotlib
   sudo apt-get install python3-numpy python3-scipy python3-matplotlib"""
-
-
-class InputError(Exception):
-    pass
-
-
-@dataclass
-class Run:
-    path: Path
-    config: Row
-    rows: dict[str, list[Row]]  # by kind
-    label: str = ""
-
-    def start(self) -> Row:
-        return self.rows.get("start", [{}])[0]
-
-    def last_step(self) -> int:
-        return max((row["step"] for kind in ("train", "eval") for row in self.rows.get(kind, [])), default=0)
-
-    def final(self) -> Row:
-        """The final row; empty for a run that has not finished or that goes on after an earlier end."""
-        row = self.rows.get("final", [{}])[-1]
-        return row if row.get("step") == self.last_step() else {}
-
-    def evals(self) -> dict[int, Row]:
-        return {row["step"]: row for row in self.rows.get("eval", [])}
-
-    def points(self, kind: str, field: str) -> tuple[list[int], list[float]]:
-        """Steps and values, NaN where the run had no finite value, so that a curve has a gap there."""
-        rows = [row for row in self.rows.get(kind, []) if field in row]
-        return [row["step"] for row in rows], [float("nan") if row[field] is None else row[field] for row in rows]
-
-    def median(self, field: str, digits: int) -> str:
-        values = [row[field] for row in self.rows.get("train", []) if row.get(field) is not None]
-        return f"{statistics.median(values):.{digits}f}" if values else "-"
-
-
-def read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"{path}: {(error.strerror or str(error)).lower()}; a run directory holds config.json and metrics.jsonl"
-        )
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}")
-
-
-def load(path: Path) -> Run:
-    try:
-        config = json.loads(read_text(path / "config.json"))
-        if not isinstance(config, dict):
-            raise ValueError("not an object")
-    except ValueError as error:
-        raise InputError(f"{path / 'config.json'}: not a config: {error}")
-    rows: dict[str, list[Row]] = {}
-    lines = read_text(path / "metrics.jsonl").split("\n")
-    for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is a row still being written
-        try:
-            row = json.loads(line)
-            rows.setdefault(row["kind"], []).append(row)
-            if row["kind"] in ("train", "eval"):
-                int(row["step"])
-        except (ValueError, KeyError, TypeError):
-            raise InputError(f"{path / 'metrics.jsonl'}:{number}: not a row of metrics")
-    return Run(path, config, rows)
 
 
 def name_runs(runs: list[Run]) -> None:
@@ -150,15 +76,10 @@ def print_configs(runs: list[Run]) -> None:
     warnings = []
     if others := [key for key in differing if key != "attention"]:
         warnings.append(f"more than the attention differs: {', '.join(others)}")
-    agreed, unknown = [], []
-    for field, what in SAME_START.items():
-        found = {run.start().get(field) for run in runs}
-        if None in found:
-            unknown.append(what)
-        elif len(found) > 1:
-            warnings.append(f"different {what} ({field} of the start rows)")
-        else:
-            agreed.append(what)
+    different, missing = check_starts(runs)
+    warnings += [f"different {SAME_START[field]} ({field} of the start rows)" for field in different]
+    unknown = [SAME_START[field] for field in missing]
+    agreed = [what for field, what in SAME_START.items() if field not in different + missing]
     if unknown:
         warnings.append(f"not recorded in every run, so not checked: {', '.join(unknown)}")
     if agreed:
@@ -201,8 +122,8 @@ def print_ends(runs: list[Run]) -> None:
                 loss_cell(final, "val_loss_full"),
                 difference(final, runs[0].final(), "val_loss_full"),
                 loss_cell(final, "bits_per_char"),
-                run.median("ms", 2),
-                run.median("tok_per_s", 0),
+                "-" if (ms := run.median("ms")) is None else f"{ms:.2f}",
+                "-" if (rate := run.median("tok_per_s")) is None else f"{rate:.0f}",
             ]
         )
     print("at the end; full val: loss over the whole validation split; speed: medians")

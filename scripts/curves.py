@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 if TYPE_CHECKING:
-    from compare import Run
+    from runs import Run
 
 Points = Tuple[List[int], List[float]]  # steps and values, NaN for a gap
 Style = Tuple[str, Any, str]  # colour, dashes, marker
