@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 from scipy import optimize
@@ -87,6 +87,19 @@ def unpaired(base: Sequence[float], other: Sequence[float]) -> Difference:
     half = float(scipy_stats.t.ppf(0.975, freedom)) * error
     p = float(scipy_stats.ttest_ind(b, a, equal_var=False).pvalue)
     return Difference(False, n, mean, sd, mean - half, mean + half, p)
+
+
+def bootstrap_interval(statistic: Callable[[np.ndarray], float], n: int) -> tuple[float, float]:
+    """95 % percentile interval of a statistic of n seeds, given by their indices, drawn with replacement."""
+    result = scipy_stats.bootstrap(
+        (np.arange(n),),
+        lambda seeds: statistic(seeds.astype(int)),
+        n_resamples=9_999,
+        vectorized=False,
+        method="percentile",
+        random_state=np.random.default_rng(0),
+    )
+    return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
