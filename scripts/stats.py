@@ -89,13 +89,13 @@ def unpaired(base: Sequence[float], other: Sequence[float]) -> Difference:
     return Difference(False, n, mean, sd, mean - half, mean + half, p)
 
 
-def bootstrap_interval(statistic: Callable[[np.ndarray], float], n: int) -> tuple[float, float]:
-    """95 % percentile interval of a statistic of n seeds, given by their indices, drawn with replacement."""
+def bootstrap_interval(statistic: Callable[[np.ndarray], np.ndarray], n: int) -> tuple[float, float]:
+    """95 % percentile interval over n seeds drawn with replacement. `statistic` takes their indices, (..., n)."""
     result = scipy_stats.bootstrap(
         (np.arange(n),),
-        lambda seeds: statistic(seeds.astype(int)),
+        lambda seeds, axis: statistic(np.moveaxis(seeds, axis, -1)),
         n_resamples=9_999,
-        vectorized=False,
+        vectorized=True,
         method="percentile",
         random_state=np.random.default_rng(0),
     )

@@ -43,9 +43,10 @@ def common_seeds(losses: Losses) -> list[int]:
     return sorted(set.intersection(*(set(by_seed) for by_seed in losses.values())))
 
 
-def sensitivity(losses: np.ndarray, ceiling: float) -> float:
-    """Wortsman et al. 2023 (arXiv 2309.14322): mean over learning rates of min(loss, ceiling) less the lowest."""
-    return float(np.mean(np.minimum(losses, ceiling)) - np.min(losses))
+def sensitivity(losses: np.ndarray, ceiling: float) -> np.ndarray:
+    """Wortsman et al. 2023 (arXiv 2309.14322): mean over learning rates, along axis 0, of min(loss, ceiling) less
+    the lowest."""
+    return np.mean(np.minimum(losses, ceiling), axis=0) - np.min(losses, axis=0)
 
 
 class Arm:
@@ -60,12 +61,12 @@ class Arm:
         stable = [rate for rate, mean in zip(self.rates, self.means) if mean < self.means.min() + STABLE_WITHIN]
         self.largest_stable = max(stable)
 
-    def of_seeds(self, seeds: np.ndarray) -> float:
-        """Sensitivity of the means over these seeds, given by index."""
-        return sensitivity(self.losses[:, seeds].mean(axis=1), self.ceiling)
+    def of_seeds(self, seeds: np.ndarray) -> np.ndarray:
+        """Sensitivity of the means over seeds, given by their indices, (..., seeds)."""
+        return sensitivity(self.losses[:, seeds].mean(axis=-1), self.ceiling)
 
-    def single_seeds(self) -> np.ndarray:
-        return np.array([self.of_seeds(np.array([i])) for i in range(len(self.seeds))])
+    def of_all(self) -> float:
+        return float(self.of_seeds(np.arange(len(self.seeds))))
 
 
 def number(value: Optional[float], digits: int = 4, sign: str = "") -> str:
@@ -101,7 +102,7 @@ def arms_table(arms: list[Arm]) -> str:
         n = len(arm.seeds)
         own = interval(*bootstrap_interval(arm.of_seeds, n), digits=3) if n > 1 else "–"
         cells = [f"`{arm.name}`", f"{arm.best:g}", number(arm.means.min()), f"{arm.largest_stable:g}"]
-        cells += [f"{arm.of_seeds(np.arange(n)):.3f} {own}"]
+        cells += [f"{arm.of_all():.3f} {own}"]
         body.append([*cells, "" if arm is base else sensitivity_difference(base, arm)[0]])
     head = ["arm", "best rate", "its mean loss", "largest stable rate", "sensitivity", f"less that of `{base.name}`"]
     return markdown(head, body)
@@ -110,11 +111,12 @@ def arms_table(arms: list[Arm]) -> str:
 def sensitivity_difference(base: Arm, arm: Arm) -> tuple[str, float, bool]:
     """As text, with the p value of claim H1, and whether the interval lies below zero."""
     n = len(base.seeds)
-    value = arm.of_seeds(np.arange(n)) - base.of_seeds(np.arange(n))
+    value = arm.of_all() - base.of_all()
     if n < 2 or arm.seeds != base.seeds:
         return number(value, 3, "+"), math.nan, False
     low, high = bootstrap_interval(lambda seeds: arm.of_seeds(seeds) - base.of_seeds(seeds), n)
-    single = arm.single_seeds() - base.single_seeds()
+    each = np.arange(n)[:, None]  # every seed by itself
+    single = arm.of_seeds(each) - base.of_seeds(each)
     p = float(scipy_stats.ttest_1samp(single, 0).pvalue) if np.ptp(single) else math.nan
     return f"{number(value, 3, '+')} {interval(low, high, 3, '+')}", p, high < 0
 
@@ -178,17 +180,16 @@ def verdicts(arms: list[Arm], difference: Optional[Difference]) -> list[str]:
     return lines
 
 
-def report(table: Path, prefix: Path) -> None:
-    rows = read_table(table)
+def describe(rows: list[Row]) -> tuple[str, list[Arm]]:
+    """The report's text, and the arms as their figures need them."""
     check_starts(rows)
-    grid = grid_losses(rows)
     ceiling = math.log(rows[0]["vocabulary"])
-    arms = [Arm(name, losses, ceiling) for name, losses in grid.items()]
+    arms = [Arm(name, losses, ceiling) for name, losses in grid_losses(rows).items()]
     if len({tuple(arm.rates) for arm in arms}) > 1 or any(not arm.seeds for arm in arms):
-        raise InputError(f"{table}: not every arm has every learning rate; run the study to its end first")
-    parts = [f"{len(rows)} runs, {sum(row['status'] == 'diverged' for row in rows)} diverged,"
-             f" {sum(row['status'] == 'failed' for row in rows)} failed; within each seed, text, program, initial"
-             " shared weights and batches are equal by their hashes.\n\n"]  # fmt: skip
+        raise InputError("not every arm has every learning rate; run the study to its end first")
+    count = {status: sum(row["status"] == status for row in rows) for status in ("diverged", "failed")}
+    parts = [f"{len(rows)} runs, {count['diverged']} diverged, {count['failed']} failed; within each seed, text,"]
+    parts += [" program, initial shared weights and batches are equal by their hashes.\n\n"]
     fresh, difference = confirmation(rows, arms)
     if len(arms) > 1:
         parts += ["".join(f"- {line}\n" for line in verdicts(arms, difference)) + "\n"]
@@ -197,7 +198,15 @@ def report(table: Path, prefix: Path) -> None:
     if fresh:
         parts += ["Fresh seeds, each arm at its best rate:\n\n", fresh]
     parts += ["Largest attention score at any evaluation, of all seeds:\n\n", logits_table(rows, arms)]
-    text = "".join(parts).rstrip() + "\n"
+    return "".join(parts).rstrip() + "\n", arms
+
+
+def report(table: Path, prefix: Path) -> None:
+    rows = read_table(table)
+    try:
+        text, arms = describe(rows)
+    except InputError as error:
+        raise InputError(f"{table}: {error}")
     print(text)
     prefix.parent.mkdir(parents=True, exist_ok=True)
     prefix.with_name(prefix.name + ".md").write_text(text, encoding="utf-8")

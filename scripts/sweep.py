@@ -28,6 +28,7 @@ from study import Planned, Row, Study, best_rates, read_study, table_row, write_
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_COMPARED = {"out_dir", "threads"}
+INSTALL = "python3 -m venv .venv && .venv/bin/pip install numpy scipy matplotlib brings it"
 SET_BY_STUDY = {"learning_rate", "seed", "attention", "out_dir"}
 STOPPED = 128 + signal.SIGTERM  # exit code of a run that was told to stop
 
@@ -223,10 +224,14 @@ def main(arguments: list[str]) -> int:
         return 130
     try:
         from study_report import report
+
+        report(out / "study.csv", out / "study")
     except ImportError as error:
-        print(f"sweep.py: {out / 'study.csv'} is written; the report needs {error.name}", file=sys.stderr)
+        print(f"sweep.py: {out / 'study.csv'} is written; its report needs {error.name}; {INSTALL}", file=sys.stderr)
         return 2
-    report(out / "study.csv", out / "study")
+    except InputError as error:
+        print(f"sweep.py: {error}", file=sys.stderr)
+        return 2
     failed = [planned.name for planned, code in sweep.exit_codes.items() if code not in (0, 3)]
     if failed:
         print(f"sweep.py: failed: {', '.join(failed)}; the same command tries them again", file=sys.stderr)
