@@ -18,8 +18,6 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SMALLER = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16, "batch_size": 2, "max_iters": 30, "eval_interval": 15,
            "eval_iters": 1, "warmup_iters": 5}
-
-
 class Readme(unittest.TestCase):
     def test_commands_work_as_written(self) -> None:
         texts = [README] + [p.read_text(encoding="utf-8") for p in sorted((ROOT / "docs").glob("*.md"))]
@@ -30,9 +28,15 @@ class Readme(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             shutil.copytree(ROOT / "configs", folder / "configs")
-            config = (folder / "configs" / "shakespeare_char_cpu.json").read_text(encoding="utf-8")
-            config = json.loads(re.sub(r"(?m)^\s*//.*$", "", config)) | SMALLER
-            (folder / "configs" / "shakespeare_char_cpu.json").write_text(json.dumps(config))
+            for name in ("shakespeare_char_cpu", "quickstart"):
+                config = (folder / "configs" / f"{name}.json").read_text(encoding="utf-8")
+                config = json.loads(re.sub(r"(?m)^\s*//.*$", "", config)) | SMALLER
+                (folder / "configs" / f"{name}.json").write_text(json.dumps(config))
+            for name in ("study", "study_quick"):
+                study = json.loads((folder / "configs" / f"{name}.json").read_text(encoding="utf-8"))
+                study |= {"learning_rates": [1e-3, 1e-2], "seeds": [1, 2], "keys": {}}
+                study["confirm"]["seeds"] = [101, 102]
+                (folder / "configs" / f"{name}.json").write_text(json.dumps(study))
             (folder / "data").mkdir()
             (folder / "data" / "tinyshakespeare.txt").write_text(make_text() + "ROMEO:\n" * 9)
             (folder / "README.md").write_text(README, encoding="utf-8")
