@@ -121,4 +121,30 @@ inline AttentionCase case_of(const Kind& kind, Index B, Index T, Index C, Index 
   return a.fill(deviation, kind.gains);
 }
 
+// One small case for all statements about norms and scales. Without an epsilon they are exact.
+inline AttentionCase make(QkNorm norm, LogitScale scale, double eps = 1e-30) {
+  AttentionCase a;
+  a.B = 2, a.T = 5, a.C = 8, a.H = 2, a.norm = norm, a.scale = scale, a.eps = eps;
+  return a.fill();
+}
+inline constexpr double root_d = 2.0;  // sqrt(C / H) of make()
+
+// Equal output and gradients of q, k and v.
+inline void check_same(const Result& a, const Result& b, double tolerance) {
+  CHECK(difference(a.y, b.y) <= tolerance);
+  CHECK(difference(a.gradients[qkv_gradient], b.gradients[qkv_gradient]) <= tolerance);
+}
+
+// What attention_stats sees of the kernels' scores.
+inline AttentionStats stats_of(const AttentionCase& a) {
+  Params params;
+  const std::vector<Leaf> leaves = a.leaves();
+  for (const Leaf& leaf : leaves) params.add(leaf.name, leaf.shape, false);
+  params.allocate(false);
+  for (std::size_t l = 0; l < leaves.size(); ++l)
+    for (Index i = 0; i < leaves[l].value.size(); ++i)
+      params.list()[l].value()[i] = static_cast<float>(leaves[l].value[i]);
+  return attention_stats(params.list()[0].var.value, a.spec(params.list()));
+}
+
 }  // namespace qkgpt::test

@@ -114,14 +114,7 @@ TEST_CASE("attention_stats gives the golden numbers", "[unit]") {
     INFO(kind.name);
     const Golden g = golden(kind);
     const json& want = g.wanted.at("stats");
-    Params params;
-    for (const Leaf& leaf : g.input.leaves()) params.add(leaf.name, leaf.shape, false);
-    params.allocate(false);
-    for (std::size_t l = 0; Param & p : params.list()) {
-      const Leaf leaf = g.input.leaves()[l++];
-      for (Index i = 0; i < p.size(); ++i) p.value()[i] = static_cast<float>(leaf.value[i]);
-    }
-    const AttentionStats got = attention_stats(params.list()[0].var.value, g.input.spec(params.list()));
+    const AttentionStats got = stats_of(g.input);
     CHECK(difference(Array<double>(got.logit_max), flat(want.at("logit_max"))) <= 2e-6);
     CHECK(difference(Array<double>(got.entropy), flat(want.at("entropy"))) <= 2e-6);
     CHECK(difference(Array<double>(got.p_max), flat(want.at("p_max"))) <= 2e-6);

@@ -1,4 +1,4 @@
-// Equivalences between the kinds of attention (E), for the formula in double and for the kernels in float32, with
+// Equivalences between the kinds of attention, for the formula in double and for the kernels in float32, with
 // an epsilon of nothing so that they are exact.
 #include "ops/attention_case.h"
 
@@ -6,14 +6,6 @@ using namespace qkgpt;
 using namespace qkgpt::test;
 
 namespace {
-
-AttentionCase make(QkNorm norm, LogitScale scale, double eps = 1e-30) {
-  AttentionCase a;
-  a.B = 2, a.T = 5, a.C = 8, a.H = 2, a.norm = norm, a.scale = scale, a.eps = eps;
-  return a.fill();
-}
-
-const double root_d = 2.0;  // sqrt(C / H) of make()
 
 AttentionCase without_gains(AttentionCase a) {
   a.q_gain = a.k_gain = Array<double>();
@@ -44,15 +36,9 @@ AttentionCase normalised_first(AttentionCase a) {
   a.norm = QkNorm::none;
   return without_gains(a);
 }
-
-void check_same(const Result& a, const Result& b, double tolerance) {
-  CHECK(difference(a.y, b.y) <= tolerance);
-  CHECK(difference(a.gradients[qkv_gradient], b.gradients[qkv_gradient]) <= tolerance);
-}
-
 }  // namespace
 
-TEST_CASE("E1 qk_norm with g sqrt d is qk_norm_fixed and qk_rmsnorm without gains", "[gradient]") {
+TEST_CASE("qk_norm with g sqrt d is qk_norm_fixed and qk_rmsnorm without gains", "[gradient]") {
   for_both([](auto compute, double tolerance) {
     const Result l2 = compute(with_parameter(without_gains(make(QkNorm::l2, LogitScale::learned)), root_d));
     check_same(l2, compute(fixed_at(QkNorm::l2, root_d)), tolerance);
@@ -64,7 +50,7 @@ TEST_CASE("E1 qk_norm with g sqrt d is qk_norm_fixed and qk_rmsnorm without gain
   });
 }
 
-TEST_CASE("E2 qk_rmsnorm_full is qk_rmsnorm where there is one head and differs where there are two", "[gradient]") {
+TEST_CASE("qk_rmsnorm_full is qk_rmsnorm where there is one head and differs where there are two", "[gradient]") {
   for_both([](auto compute, double tolerance) {
     AttentionCase full = make(QkNorm::rms_full, LogitScale::inverse_sqrt, 0.05), each = full;
     full.H = each.H = 1;
@@ -78,7 +64,7 @@ TEST_CASE("E2 qk_rmsnorm_full is qk_rmsnorm where there is one head and differs 
   });
 }
 
-TEST_CASE("E3 qk_layernorm is qk_rmsnorm on centred rows and its gradient the centred one", "[gradient]") {
+TEST_CASE("qk_layernorm is qk_rmsnorm on centred rows and its gradient the centred one", "[gradient]") {
   for_both([](auto compute, double tolerance) {
     AttentionCase rms = make(QkNorm::rms, LogitScale::inverse_sqrt, 0.05);
     const Index d = rms.d();
@@ -108,7 +94,7 @@ TEST_CASE("E3 qk_layernorm is qk_rmsnorm on centred rows and its gradient the ce
   });
 }
 
-TEST_CASE("E4 the gradient of g is that of the unit rows along themselves over g", "[gradient]") {
+TEST_CASE("the gradient of g is that of the unit rows along themselves over g", "[gradient]") {
   for_both([](auto compute, double tolerance) {
     const AttentionCase a = make(QkNorm::l2, LogitScale::learned), unit = normalised_first(a);
     const Result got = compute(without_gains(a)), at_unit = compute(unit);
@@ -125,7 +111,7 @@ TEST_CASE("E4 the gradient of g is that of the unit rows along themselves over g
   });
 }
 
-TEST_CASE("E6 standard_temperature at 1 is standard to the bit", "[gradient]") {
+TEST_CASE("standard_temperature at 1 is standard to the bit", "[gradient]") {
   const AttentionCase standard = make(QkNorm::none, LogitScale::inverse_sqrt);
   const AttentionCase one = with_parameter(make(QkNorm::none, LogitScale::temperature), 1.0);
   for_both([&](auto compute, double) {
@@ -136,7 +122,24 @@ TEST_CASE("E6 standard_temperature at 1 is standard to the bit", "[gradient]") {
   CHECK(by_kernels(standard).gradients[qkv_gradient] == by_kernels(one).gradients[qkv_gradient]);
 }
 
-TEST_CASE("E13 standard_temperature on unit rows is qk_norm", "[gradient]") {
+TEST_CASE("softcap with a high cap is standard but for the cubic term of tanh", "[gradient]") {
+  // tau tanh(s / tau) = s - s^3 / (3 tau^2) + ...
+  const AttentionCase standard = make(QkNorm::none, LogitScale::inverse_sqrt);
+  const Array<double> S = standard.scores();
+  for (const double tau : {1e2, 1e3}) {
+    AttentionCase capped = standard;
+    capped.cap = tau;
+    const double change = difference(S, capped.scores()), cubic = std::pow(largest(S), 3.0) / (3.0 * tau * tau);
+    CHECK(change <= cubic * 1.001);
+    CHECK(change >= cubic * 0.99);
+    for_both([&](auto compute, double tolerance) {
+      const Result a = compute(standard), b = compute(capped);
+      check_same(a, b, 20.0 * cubic + tolerance);
+    });
+  }
+}
+
+TEST_CASE("standard_temperature on unit rows is qk_norm", "[gradient]") {
   for_both([](auto compute, double tolerance) {
     const AttentionCase a = without_gains(make(QkNorm::l2, LogitScale::learned));
     AttentionCase unit = with_parameter(normalised_first(a), a.parameter[0] * root_d);
@@ -147,7 +150,7 @@ TEST_CASE("E13 standard_temperature on unit rows is qk_norm", "[gradient]") {
   });
 }
 
-TEST_CASE("E14 qk_norm_fixed is qk_norm to the bit", "[gradient]") {
+TEST_CASE("qk_norm_fixed is qk_norm to the bit", "[gradient]") {
   const double g = 1.75;
   const AttentionCase learned = with_parameter(without_gains(make(QkNorm::l2, LogitScale::learned)), g);
   for_both([&](auto compute, double) {
@@ -158,7 +161,7 @@ TEST_CASE("E14 qk_norm_fixed is qk_norm to the bit", "[gradient]") {
   CHECK(by_kernels(learned).gradients[qkv_gradient] == by_kernels(fixed_at(QkNorm::l2, g)).gradients[qkv_gradient]);
 }
 
-TEST_CASE("E15 qk_rmsnorm with constant gains is qk_norm_fixed", "[gradient]") {
+TEST_CASE("qk_rmsnorm with constant gains is qk_norm_fixed", "[gradient]") {
   for_both([](auto compute, double tolerance) {
     for (const double c : {1.0, 1.25}) {
       AttentionCase rms = make(QkNorm::rms, LogitScale::inverse_sqrt);
@@ -168,7 +171,7 @@ TEST_CASE("E15 qk_rmsnorm with constant gains is qk_norm_fixed", "[gradient]") {
   });
 }
 
-TEST_CASE("E16 a constant added to a row changes nothing in qk_layernorm alone", "[unit]") {
+TEST_CASE("a constant added to a row changes nothing in qk_layernorm alone", "[unit]") {
   for_both([](auto compute, double tolerance) {
     for (const QkNorm norm : all_norms) {
       INFO("norm " << static_cast<int>(norm));

@@ -1,4 +1,4 @@
-// One row of q or k: published bug reports as tests (B numbers of the design notes; each names its reports).
+// One row of q or k, above all where other programs went wrong; their public reports are named.
 #include "ops/qk_rows.h"
 #include "ops/attention_case.h"
 
@@ -26,6 +26,16 @@ double length(const std::vector<float>& x) {
   return std::sqrt(square);
 }
 
+// dx, given dout; adds to dgain (m).
+std::vector<float> backward_with_gain(QkNorm norm, const std::vector<float>& x, const std::vector<float>& gain,
+                                      std::vector<float> dout, std::vector<float>& dgain, float eps) {
+  const auto m = static_cast<Index>(x.size());
+  row_backward(norm, x.data(), row_stats(norm, x.data(), m, eps), m, eps, gain.data(), dout.data(), dgain.data());
+  return dout;
+}
+
+std::vector<float> floats(const Array<double>& x) { return {x.begin(), x.end()}; }
+
 void check_row(const std::vector<float>& got, const std::vector<double>& want, double relative = 1e-6) {
   CHECK(difference(Array<double>(got), Array<double>(want)) <= relative * largest(Array<double>(want)));
 }
@@ -34,7 +44,7 @@ constexpr QkNorm normalising[] = {QkNorm::l2, QkNorm::rms, QkNorm::rms_full, QkN
 
 }  // namespace
 
-TEST_CASE("B1 and B2 the gradient of a zero row is the closed form", "[gradient]") {
+TEST_CASE("the gradient of a zero row is the closed form", "[gradient]") {
   // pytorch/pytorch#184575, #2421, #3264; tensorflow/tensorflow#56796
   const std::vector<float> zero(4, 0.0f), dy = {1.0f, -2.0f, 0.5f, 0.0f};
   for (const QkNorm norm : normalising) CHECK(forward(norm, zero) == zero);
@@ -43,7 +53,7 @@ TEST_CASE("B1 and B2 the gradient of a zero row is the closed form", "[gradient]
   check_row(backward(QkNorm::layernorm, zero, dy), {1125.0, -1875.0, 625.0, 125.0});
 }
 
-TEST_CASE("B5 a row far below epsilon is the same in float32 and in double", "[unit]") {
+TEST_CASE("a row far below epsilon is the same in float32 and in double", "[unit]") {
   // pytorch/pytorch#173039: the default epsilon depended on the type
   const std::vector<float> x = {1e-4f, -2e-4f, 0.5e-4f, 3e-4f, -1e-4f};
   for (const QkNorm norm : normalising) {
@@ -52,7 +62,7 @@ TEST_CASE("B5 a row far below epsilon is the same in float32 and in double", "[u
   }
 }
 
-TEST_CASE("B6 epsilon is where each normalisation says it is", "[unit]") {
+TEST_CASE("epsilon is where each normalisation says it is", "[unit]") {
   // huggingface/transformers#40842, ggml-org/llama.cpp#28068, ml-explore/mlx-lm#1624
   const std::vector<float> x = {1e-3f, 0.0f, 0.0f, 0.0f};
   CHECK(std::abs(length(forward(QkNorm::l2, x)) - 1.0) < 1e-6);
@@ -60,7 +70,7 @@ TEST_CASE("B6 epsilon is where each normalisation says it is", "[unit]") {
   CHECK(std::abs(length(forward(QkNorm::layernorm, x)) - 0.7947194) < 1e-6);
 }
 
-TEST_CASE("B7 rows have length one under l2 and mean square one under rms", "[unit]") {
+TEST_CASE("rows have length one under l2 and mean square one under rms", "[unit]") {
   // meta-llama/llama-models#320: an l2 norm that divided by the root of the mean square
   for (const Index m : {4, 15, 32, 65}) {
     const Array<double> n = normals(m, 3, 3.0);
@@ -69,6 +79,44 @@ TEST_CASE("B7 rows have length one under l2 and mean square one under rms", "[un
     const double root = std::sqrt(static_cast<double>(m));
     CHECK(std::abs(length(forward(QkNorm::rms, x)) - root) < 1e-6 * root);
     CHECK(std::abs(length(forward(QkNorm::layernorm, x)) - root) < 1e-6 * root);
+  }
+}
+
+TEST_CASE("rows of every length agree with the formula, forward and backward", "[gradient]") {
+  // keras-team/keras#23075: the fast path of an l2 norm gave NaN where the general path did not
+  for (const QkNorm norm : normalising)
+    for (const Index m : {1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 64, 65}) {
+      INFO("norm " << static_cast<int>(norm) << " length " << m);
+      const Array<double> x = normals(m, 3), gain = uniforms(m, 4, 0.5, 1.5), dout = normals(m, 5);
+      const double eps = to_float(0.05);
+      const std::vector<float> xf = floats(x), gf = floats(gain);
+      std::vector<float> y(xf.size()), dgain(xf.size(), 0.25f);
+      row_forward(xf.data(), row_stats(norm, xf.data(), m, static_cast<float>(eps)), gf.data(), m, y.data());
+      const std::vector<float> dx = backward_with_gain(norm, xf, gf, floats(dout), dgain, static_cast<float>(eps));
+      Array<double> wanted_y = reference::normalised(norm, eps, x), wanted_dx(m), wanted_dgain(m);
+      for (Index c = 0; c < m; ++c) wanted_dgain[c] = 0.25 + dout[c] * wanted_y[c], wanted_y[c] *= gain[c];
+      Array<Complex> in(std::vector<double>(x.begin(), x.end()));
+      for (Index i = 0; i < m; ++i) {
+        in[i].imag(reference::complex_step);
+        const Array<Complex> out = reference::normalised(norm, eps, in);
+        for (Index c = 0; c < m; ++c) wanted_dx[i] += gain[c] * dout[c] * out[c].imag() / reference::complex_step;
+        in[i].imag(0.0);
+      }
+      CHECK(difference(Array<double>(y), wanted_y) <= 1e-6 * std::max(largest(wanted_y), 1.0));
+      CHECK(difference(Array<double>(dgain), wanted_dgain) <= 1e-6 * std::max(largest(wanted_dgain), 1.0));
+      CHECK(difference(Array<double>(dx), wanted_dx) <= 2e-6 * std::max(largest(wanted_dx), 1.0));
+    }
+}
+
+TEST_CASE("a row of one number has a sign under l2 and nothing under layernorm", "[gradient]") {
+  // pytorch/pytorch#188375: a LayerNorm over one element had a gradient of its gain
+  for (const float x : {3.0f, -0.7f, 1e-3f}) {
+    std::vector<float> dgain = {0.0f};
+    CHECK(forward(QkNorm::layernorm, {x}) == std::vector<float>{0.0f});
+    CHECK(backward_with_gain(QkNorm::layernorm, {x}, {1.3f}, {0.9f}, dgain, 1e-6f)[0] == 0.0f);
+    CHECK(dgain[0] == 0.0f);
+    check_row(forward(QkNorm::l2, {x}), {std::copysign(1.0, static_cast<double>(x))});
+    CHECK(std::abs(backward(QkNorm::l2, {x}, {0.9f})[0]) <= 2e-7f / std::abs(x));
   }
 }
 
@@ -96,7 +144,7 @@ TEST_CASE("a row with a NaN stays one", "[unit]") {
     }
 }
 
-TEST_CASE("B14 a negative g is an ordinary number", "[gradient]") {
+TEST_CASE("a negative g is an ordinary number", "[gradient]") {
   // crowsonkb/k-diffusion#111: a root of the scale. Values and gradients: attention_test.cpp
   AttentionCase a;
   a.norm = QkNorm::l2, a.scale = LogitScale::learned;
@@ -109,7 +157,7 @@ TEST_CASE("B14 a negative g is an ordinary number", "[gradient]") {
   CHECK(difference(S, negative) < 1e-15);
 }
 
-TEST_CASE("B15 huge scales give the right finite gradients", "[gradient]") {
+TEST_CASE("huge scales give the right finite gradients", "[gradient]") {
   // openai/CLIP#46: a scale grew until exp overflowed
   AttentionCase l2;
   l2.norm = QkNorm::l2, l2.scale = LogitScale::learned;
@@ -125,14 +173,7 @@ TEST_CASE("B15 huge scales give the right finite gradients", "[gradient]") {
   auto leaves = standard.leaves();
   leaves[0].floor = 1e4 / std::sqrt(5.0);  // P is one-hot nearly everywhere: what is left is rounding times a
   check_op(leaves, standard.op(), standard.formula(), 1e-4);
-
-  Params params;
-  for (const Leaf& leaf : l2.leaves()) params.add(leaf.name, leaf.shape, false);
-  params.allocate(false);
-  for (Index i = 0; i < l2.qkv.size(); ++i) params.list()[0].value()[i] = static_cast<float>(l2.qkv[i]);
-  params.list()[1].value()[0] = 200.0f;
-  for (const double s : attention_stats(params.list()[0].var.value, l2.spec(params.list())).logit_max)
-    CHECK(s <= 200.0 * (1.0 + 1e-6));
+  for (const double s : stats_of(l2).logit_max) CHECK(s <= 200.0 * (1.0 + 1e-6));
 }
 
 TEST_CASE("large equal scores keep the digits of the gradient", "[gradient]") {
