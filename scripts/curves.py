@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from runs import Group, Points, Run, val_loss
+from runs import Group, Points, Run, mean_difference, val_loss
 
 try:
     import differences  # needs scipy
@@ -100,12 +100,20 @@ def label_ends(axes: Axes, ends: list[tuple[float, str, str]], lines: int) -> No
         axes.text(1.02, y, text, color=colour, va="center", transform=axes.get_yaxis_transform())
 
 
-def plot_curve(axes: Axes, points: Points, style: Style, width: float = 1.8) -> Optional[float]:
-    """Draws a curve with markers; returns its last finite value."""
+def plot_curve(axes: Axes, points: Points, style: Style, width: float = 1.8) -> Optional[tuple[int, float]]:
+    """Draws a curve with markers; returns its last point that is finite."""
     colour, dashes, marker = style
     every, size = max(1, len(points[0]) // 20), 2.5 * width
     axes.plot(*points, color=colour, ls=dashes, lw=width, marker=marker, markersize=size, markevery=every)
-    return next(reversed(finite(points[1])), None)
+    return next(((step, value) for step, value in zip(*map(reversed, points)) if value == value), None)
+
+
+def end_label(group: Group, groups: Sequence[Group], last: tuple[int, float], sign: str = "") -> tuple[float, str]:
+    """Where the label of a curve stands and what it says: name, last value, and the step if it ends before others."""
+    step, value = last
+    early = step < max(max(other.mean_points(val_loss)[0], default=0) for other in groups)
+    text = f"{group.label}  {value:{sign}.3f}" + (f" at {step}" if early else "")
+    return value, text.replace("  -", "  \N{MINUS SIGN}")
 
 
 def plot_band(axes: Axes, steps: list[int], low: list[float], high: list[float], style: Style) -> None:
@@ -132,7 +140,7 @@ def draw_losses(axes: Axes, groups: Sequence[Group]) -> None:
                 axes.plot(*val_loss(run), color=style[0], ls=style[1], lw=0.8, alpha=0.6)
         last = plot_curve(axes, points, style)
         if last is not None:
-            ends.append((last, f"{group.label}  {last:.3f}", style[0]))
+            ends.append((*end_label(group, groups, last), style[0]))
         if group in framed:
             batches = sorted(late(group, train_loss(group.runs[0]))) if alone else []
             spikes = len(batches) // 50
@@ -167,7 +175,7 @@ def draw_differences(axes: Axes, groups: Sequence[Group]) -> None:
             plot_band(axes, points[0], low, high, style)
         last = plot_curve(axes, points, style)
         if last is not None:
-            ends.append((last, f"{group.label}  {last:+.3f}".replace("-", "\N{MINUS SIGN}"), style[0]))
+            ends.append((*end_label(group, groups, last, "+"), style[0]))
         if not diverged(group):
             inside += late(group, points) + [v for edge in (low, high) for v in late(group, (points[0], edge))]
     set_limits(axes, inside)
@@ -182,10 +190,11 @@ def difference_curve(base: Group, other: Group) -> tuple[Points, list[float], li
     if differences and max(len(base.runs), len(other.runs)) > 1:
         steps, found = differences.curve(base, other)
         return (steps, [d.mean for d in found]), [d.low for d in found], [d.high for d in found]
-    ours, theirs = (dict(zip(*group.mean_points(val_loss))) for group in (other, base))
-    steps = [step for step in ours if step in theirs]
+    steps = sorted(set(base.over_seeds(val_loss)) & set(other.over_seeds(val_loss)))
+    at = {id(run): dict(zip(*val_loss(run))) for group in (base, other) for run in group.used()}
+    means = [mean_difference(base, other, lambda run: at[id(run)][step]) for step in steps]
     nothing = [float("nan")] * len(steps)
-    return (steps, [ours[step] - theirs[step] for step in steps]), nothing, nothing
+    return (steps, means), nothing, nothing
 
 
 def draw_diagnostics(groups: Sequence[Group]) -> Optional[Figure]:
@@ -208,14 +217,15 @@ def draw_diagnostics(groups: Sequence[Group]) -> Optional[Figure]:
                 values += finite(points[1])
         if values and min(values) > 0 and max(values) > 30 * min(values):
             row[0].set_yscale("log")  # shared by the row
+            row[0].yaxis.set_major_formatter("{x:g}")
         row[0].set_ylabel(label, fontsize=8.5)
     for axes, layer in zip(panels[0], chosen):
         axes.set_title(f"layer {layer}", fontsize=9.5)
     panels[0][0].set_xlim(0, max(1, *(group.last_step() for group in groups)))
     for axes in panels.flat:
         axes.tick_params(labelsize=8)
-        axes.locator_params(axis="x", nbins=4)
-    figure.supxlabel("updates", fontsize=9.5)
+        axes.locator_params(axis="x", nbins=3)
+    figure.supxlabel("updates\nmeans over heads and seeds; logit: largest of the heads", fontsize=9.5)
     handles = [
         Line2D([], [], color=colour, ls=dashes, lw=1.3, marker=marker, markersize=3.3, label=group.label)
         for group, (colour, dashes, marker) in styled(groups)

@@ -1,5 +1,5 @@
-"""Differences between groups of runs: by pairs of equal seed where there are two or more, else unpaired. Needs
-numpy and scipy."""
+"""Differences between groups of runs: by pairs of equal seed where there are such, else unpaired. Needs numpy
+and scipy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Callable, Optional, Sequence
 
 import stats
-from runs import Group, Run, pairs, val_loss
+from runs import Group, Run, compared_pairs, val_loss
 
 Value = Callable[[Run], Optional[float]]
 ALPHA = 0.05
@@ -38,12 +38,10 @@ class Finding:
 
 
 def difference(base: Group, other: Group, value: Value, test: bool = True) -> stats.Difference:
-    both = [(value(a), value(b)) for a, b in pairs(base, other)]
-    paired = [b - a for a, b in both if a is not None and b is not None]
-    if len(paired) > 1:
-        return stats.paired(paired, test)
-    alone = stats.unpaired(values(base, value), values(other, value))
-    return alone if alone.n > 1 or not paired else stats.paired(paired, test)
+    both = [(value(a), value(b)) for a, b in compared_pairs(base, other)]
+    if both:
+        return stats.paired([b - a for a, b in both if a is not None and b is not None], test)
+    return stats.unpaired(values(base, value), values(other, value))
 
 
 def values(group: Group, value: Value) -> list[float]:

@@ -156,6 +156,26 @@ def pairs(base: Group, other: Group) -> list[tuple[Run, Run]]:
     return [pair for pair in both if check_starts(pair) == ([], [])]
 
 
+def compared_pairs(base: Group, other: Group) -> list[tuple[Run, Run]]:
+    """The pairs that a difference is the mean of; none where too few runs are paired, so that it is the difference
+    of the means."""
+    found = pairs(base, other)
+    alone = min(len(base.used()), len(other.used())) == 1
+    return found if len(found) > 1 or alone else []
+
+
+def mean_difference(base: Group, other: Group, value: Callable[[Run], Optional[float]]) -> Optional[float]:
+    """Other less base; None where a run that it takes has no value."""
+    both = compared_pairs(base, other)
+    ours = [value(run) for run in ([b for _, b in both] or other.used())]
+    theirs = [value(run) for run in ([a for a, _ in both] or base.used())]
+    if None in ours or None in theirs:
+        return None
+    if both:
+        return math.fsum(b - a for a, b in zip(theirs, ours)) / len(both)
+    return math.fsum(ours) / len(ours) - math.fsum(theirs) / len(theirs)
+
+
 def read_groups(words: Sequence[str]) -> list[Group]:
     """Groups from the command line: `RUN ...` sorted into groups by their configs, or as they were put together
     behind words that end in a colon, `NAME: RUN ... NAME: RUN ...`, where the names may be missing."""

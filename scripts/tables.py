@@ -18,6 +18,7 @@ from runs import (
     Run,
     check_starts,
     differing_keys,
+    mean_difference,
     pairs,
     val_loss,
 )
@@ -179,22 +180,18 @@ def about_losses(groups: Sequence[Group]) -> Blocks:
     body = []
     for step in sorted(set().union(*(evals for table in tables for evals in table))):
         line = [str(step)]
-        base = None
-        for i, table in enumerate(tables):
+        for group, table in zip(groups, tables):
             rows = [evals.get(step, {}) for evals in table]
-            means = []
             for field in ("train_loss", "val_loss"):
-                values = [row.get(field) for row in rows]
-                means.append(None if None in values else mean(values))
-                bad = next((row for row in rows if row.get(field) is None), {})
-                line.append(loss_cell(bad, field) if means[-1] is None else f"{means[-1]:.4f}")
-            if i == 0:
-                base = means[1]
-            else:
-                line.append(difference(means[1], base))
+                bad = next((row for row in rows if row.get(field) is None), None)
+                line.append(f"{mean(row[field] for row in rows):.4f}" if bad is None else loss_cell(bad, field))
+            if group is not groups[0]:
+                at_step = mean_difference(groups[0], group, lambda run: run.evals().get(step, {}).get("val_loss"))
+                line.append(number(at_step, 4, "+"))
         body.append(line)
     means = ", means over seeds" if many(groups) else ""
     less = f"; val diff: val minus that of {groups[0].label}" if len(groups) > 1 else ""
+    less += ", by pairs of equal seed where there are such" if less and many(groups) else ""
     return [Table(f"loss, nats per character{means}{less}", head, body)]
 
 
@@ -214,8 +211,6 @@ def about_missing(groups: Sequence[Group]) -> Blocks:
 
 def about_ends(groups: Sequence[Group]) -> Blocks:
     """How the runs ended: loss over the whole validation split, and speed."""
-    means = {id(g): mean_of(map(full_loss, g.used())) for g in groups}
-    base = means[id(groups[0])]
     body = []
     for g in groups:
         used = g.used()
@@ -226,12 +221,12 @@ def about_ends(groups: Sequence[Group]) -> Blocks:
         if many(groups):
             full = present(map(full_loss, used))
             line = [g.label, f"{sum(run.usable() for run in g.runs)} of {len(g.runs)}"]
-            line += [number(mean(v for v, _ in lowest), 4) if lowest else "-", number(means[id(g)], 4)]
+            line += [number(mean(v for v, _ in lowest), 4) if lowest else "-", number(mean_of(map(full_loss, used)), 4)]
             line += [number(stdev(full), 4) if len(full) > 1 else "-"]
         else:
             line = [g.label, ended(used[0]), "-" if not lowest else f"{lowest[0][0]:.4f} at {lowest[0][1]}"]
             line += [loss_cell(used[0].final(), FULL)]
-        line += [difference(means[id(g)], base), number(bits, 4), number(ms, 2), number(rate, 0)]
+        line += [number(mean_difference(groups[0], g, full_loss), 4, "+"), number(bits, 4), number(ms, 2), number(rate, 0)]
         body.append(line)
     end = ["diff", "bits/char", "ms/update", "tok/s"]
     title = "at the end; full val: loss over the whole validation split; speed: medians"
@@ -279,8 +274,9 @@ def reached(points: tuple[list[int], list[float]], target: float) -> Optional[fl
 def about_attention(groups: Sequence[Group]) -> Blocks:
     """Updates to a common loss, and the diagnostics of the last evaluation."""
     curves = [group.mean_points(val_loss) for group in groups]
-    ends = [values[-1] for _, values in curves if values and math.isfinite(values[-1])]
-    target = max(ends, default=None)
+    finished = [any(run.usable() for run in group.runs) for group in groups]
+    ends = [values[-1] for (_, values), done in zip(curves, finished) if values and (done or not any(finished))]
+    target = max(filter(math.isfinite, ends), default=None)
     body = []
     for group, points in zip(groups, curves):
         to_target = None if target is None else reached(points, target)
@@ -339,31 +335,31 @@ def about_statistics(groups: Sequence[Group]) -> Blocks:
 
     base, body, notes = groups[0].label, [], []
     found = findings(groups, full_loss)
+    tested = sum(not math.isnan(f.difference.p) for f in found)
     for f in found:
         d = f.difference
         how = f"{d.n} pair{'s' * (d.n != 1)}" if d.paired else f"unpaired, {f.sizes[0]} and {f.sizes[1]}"
         interval = "-" if math.isnan(d.low) else f"{d.low:+.4f} to {d.high:+.4f}"
         line = [f.label, how, number(d.mean, 4, "+"), number(d.sd, 4), interval, p_value(d.p), p_value(f.holm_p)]
         body.append([*line, number(d.detectable(), 4), f.reading()])
-        if d.too_few:
+        if d.n == 0:
+            notes.append(Note(f"{f.label}: no run to compare"))
+        elif d.too_few:
             what = f"{d.n} pair{'s' * (d.n != 1)} of seeds" if d.paired else f"{d.n} seeds in a group"
-            lowest = f"; the p of {d.n} pairs cannot go below {2.0 ** (1 - d.n):.4g}" if d.paired and d.n else ""
+            lowest = f"; the p of {d.n} pairs cannot go below {2.0 ** (1 - d.n):.4g}" if d.paired else ""
             notes.append(Note(f"{f.label}: {what}: too few to conclude, at least 6 are needed{lowest}"))
         elif f.floor > 0.05:
             notes.append(
-                Note(f"{f.label}: too few to conclude: with {d.n} pairs and {len(found)} groups the corrected p cannot "
+                Note(f"{f.label}: too few to conclude: with {d.n} pairs and {tested} groups the corrected p cannot "
                      f"go below {f.floor:.4g}")
             )
-        elif f.reading() == "no difference shown":
-            notes.append(Note(f"{f.label}: no difference shown is not no difference: seeds of this spread would show "
-                              f"{number(d.detectable(), 4)} or more in 8 of 10 studies"))
     head = [f"less {base}", "by", "mean", "SD", "95 % interval", "p", "Holm p", "detectable", "reading"]
     title = f"full val less that of {base}, nats per character: below zero is better"
     notes.append(
         Note(
             "interval: Student's t. p: exact sign flips of the pairs, Welch's t test where there are none. Holm p: "
-            f"corrected for {len(found)} compared, decides at 0.05. detectable: the difference that so many seeds of "
-            "this SD show with a power of 0.8."
+            f"corrected for {tested} compared, decides at 0.05. detectable: the difference that so many seeds of "
+            "this SD show with a power of 0.8; where no difference is shown, it may still be as large as that."
         )
     )
     return [Table(title, head, body, left=2, words_last=True), *notes]
