@@ -109,7 +109,7 @@ def plot_curve(axes: Axes, points: Points, style: Style, width: float = 1.8) -> 
 
 
 def end_label(group: Group, groups: Sequence[Group], last: tuple[int, float], sign: str = "") -> tuple[float, str]:
-    """Where the label of a curve stands and what it says: name, last value, and the step if it ends before others."""
+    """Where the label of a curve stands, and the label: name, last value, and its step if it ends before others."""
     step, value = last
     early = step < max(max(other.mean_points(val_loss)[0], default=0) for other in groups)
     text = f"{group.label}  {value:{sign}.3f}" + (f" at {step}" if early else "")
@@ -123,7 +123,7 @@ def plot_band(axes: Axes, steps: list[int], low: list[float], high: list[float],
 
 
 def draw_losses(axes: Axes, groups: Sequence[Group]) -> None:
-    framed = [g for g in groups if g.last_step() and not diverged(g)] or groups  # diverged ones may leave the frame
+    framed = [g for g in groups if g.last_step() and not diverged(g)] or groups  # what diverged may leave it
     alone = all(len(group.runs) == 1 for group in groups)
     ends, inside = [], []
     for group, style in styled(groups):
@@ -134,7 +134,8 @@ def draw_losses(axes: Axes, groups: Sequence[Group]) -> None:
             values = group.over_seeds(val_loss)
             low, high = [min(v) for v in values.values()], [max(v) for v in values.values()]
             plot_band(axes, list(values), low, high, style)
-            inside += late(group, (list(values), low)) + late(group, (list(values), high)) if group in framed else []
+            if group in framed:
+                inside += late(group, (list(values), low)) + late(group, (list(values), high))
         for run in group.runs:
             if run not in group.used():
                 axes.plot(*val_loss(run), color=style[0], ls=style[1], lw=0.8, alpha=0.6)

@@ -25,7 +25,8 @@ h2 { font-size: 1.1rem; margin: 2rem 0 0.5rem; }
 .wide svg { display: block; width: 100%; min-width: 34rem; height: auto; }
 table { border-collapse: collapse; font-size: 0.875rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--soft); padding-bottom: 0.3rem; white-space: pre-line; }
-th, td { padding: 0.2rem 0.7rem 0.2rem 0; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th, td { padding: 0.2rem 0.7rem 0.2rem 0; border-bottom: 1px solid var(--line); text-align: right;
+  white-space: nowrap; }
 th { font-weight: 600; }
 .words { text-align: left; }
 .note { color: var(--soft); margin: 0.4rem 0; max-width: 46rem; }
@@ -37,7 +38,8 @@ pre { overflow-x: auto; font-size: 0.8125rem; border: 1px solid var(--line); pad
 def table_html(table: Table) -> str:
     def line(cells: Sequence[str], tag: str) -> str:
         kinds = [' class="words"' if table.is_words(i) else "" for i in range(len(cells))]
-        return "<tr>" + "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for cell, kind in zip(cells, kinds)) + "</tr>"
+        written = (f"<{tag}{kind}>{escape(cell)}</{tag}>" for cell, kind in zip(cells, kinds))
+        return f"<tr>{''.join(written)}</tr>"
 
     caption = f"<caption>{escape(table.title)}</caption>" if table.title else ""
     body = "\n".join(line(cells, "td") for cells in table.body)
@@ -58,9 +60,10 @@ def block_html(block: Block) -> str:
 
 
 def inline_svg(path: Path, number: int, title: str) -> str:
-    """The drawing alone, its ids made unique in the page."""
+    """The drawing alone, its ids made unique in the page; HTML needs no names of namespaces."""
     text = path.read_text(encoding="utf-8")
     text = text[text.index("<svg") :]
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\1f{number}-", text)
     return text.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)

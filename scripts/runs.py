@@ -157,8 +157,8 @@ def pairs(base: Group, other: Group) -> list[tuple[Run, Run]]:
 
 
 def compared_pairs(base: Group, other: Group) -> list[tuple[Run, Run]]:
-    """The pairs that a difference is the mean of; none where too few runs are paired, so that it is the difference
-    of the means."""
+    """The pairs that a difference is the mean of; none where too few runs are paired, so that it is the
+    difference of the means."""
     found = pairs(base, other)
     alone = min(len(base.used()), len(other.used())) == 1
     return found if len(found) > 1 or alone else []

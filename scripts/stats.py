@@ -34,13 +34,15 @@ class Difference:
         return self.n < FEWEST
 
     def detectable(self, power: float = 0.8, alpha: float = 0.05) -> float:
-        """The smallest true difference that n such pairs show with this power, by the noncentral t distribution."""
+        """The smallest true difference that n such pairs, or groups of n, show with this power, by the noncentral
+        t distribution."""
         if self.n < 2 or not self.sd > 0:
             return math.nan
-        critical = scipy_stats.t.ppf(1 - alpha / 2, self.n - 1)
+        freedom, size = (self.n - 1, self.n) if self.paired else (2 * (self.n - 1), self.n / 2)
+        critical = scipy_stats.t.ppf(1 - alpha / 2, freedom)
 
         def lacking(effect: float) -> float:
-            return scipy_stats.nct.sf(critical, self.n - 1, effect * math.sqrt(self.n)) - power
+            return scipy_stats.nct.sf(critical, freedom, effect * math.sqrt(size)) - power
 
         return self.sd * optimize.brentq(lacking, 1e-3, 100)
 

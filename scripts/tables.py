@@ -99,7 +99,9 @@ def full_loss(run: Run) -> Optional[float]:
 
 
 def best(run: Run) -> Optional[tuple[float, int]]:
-    return min(((row["val_loss"], at) for at, row in run.evals().items() if row.get("val_loss") is not None), default=None)
+    """The lowest validation loss and its step."""
+    found = {at: row["val_loss"] for at, row in run.evals().items() if row.get("val_loss") is not None}
+    return min(((loss, at) for at, loss in found.items()), default=None)
 
 
 def about_groups(groups: Sequence[Group]) -> Blocks:
@@ -221,12 +223,13 @@ def about_ends(groups: Sequence[Group]) -> Blocks:
         if many(groups):
             full = present(map(full_loss, used))
             line = [g.label, f"{sum(run.usable() for run in g.runs)} of {len(g.runs)}"]
-            line += [number(mean(v for v, _ in lowest), 4) if lowest else "-", number(mean_of(map(full_loss, used)), 4)]
+            line += [number(mean_of(loss for loss, _ in lowest), 4), number(mean_of(full), 4)]
             line += [number(stdev(full), 4) if len(full) > 1 else "-"]
         else:
             line = [g.label, ended(used[0]), "-" if not lowest else f"{lowest[0][0]:.4f} at {lowest[0][1]}"]
             line += [loss_cell(used[0].final(), FULL)]
-        line += [number(mean_difference(groups[0], g, full_loss), 4, "+"), number(bits, 4), number(ms, 2), number(rate, 0)]
+        less_base = mean_difference(groups[0], g, full_loss)
+        line += [number(less_base, 4, "+"), number(bits, 4), number(ms, 2), number(rate, 0)]
         body.append(line)
     end = ["diff", "bits/char", "ms/update", "tok/s"]
     title = "at the end; full val: loss over the whole validation split; speed: medians"
@@ -296,7 +299,8 @@ def about_attention(groups: Sequence[Group]) -> Blocks:
     title = f"attention at the last evaluation{over}; scale: by layer"
     head = ["group" if many(groups) else "run", "to target", "max logit", "entropy", "p_max", "scale"]
     if target is not None and len(groups) > 1:
-        title += f"\nto target: updates to val {target:.4f}, the highest of the last evaluations; linear between evaluations"
+        title += f"\nto target: updates to val {target:.4f}, the highest of the last evaluations; "
+        title += "linear between evaluations"
     else:
         head.pop(1)
         body = [line[:1] + line[2:] for line in body]
@@ -346,20 +350,19 @@ def about_statistics(groups: Sequence[Group]) -> Blocks:
             notes.append(Note(f"{f.label}: no run to compare"))
         elif d.too_few:
             what = f"{d.n} pair{'s' * (d.n != 1)} of seeds" if d.paired else f"{d.n} seeds in a group"
-            lowest = f"; the p of {d.n} pairs cannot go below {2.0 ** (1 - d.n):.4g}" if d.paired else ""
+            lowest = f"; the p of {d.n} pairs cannot go below {2.0 ** (1 - d.n):.4g}" if d.paired and d.n > 1 else ""
             notes.append(Note(f"{f.label}: {what}: too few to conclude, at least 6 are needed{lowest}"))
         elif f.floor > 0.05:
-            notes.append(
-                Note(f"{f.label}: too few to conclude: with {d.n} pairs and {tested} groups the corrected p cannot "
-                     f"go below {f.floor:.4g}")
-            )
+            least = f"with {d.n} pairs and {tested} comparisons the corrected p cannot go below {f.floor:.4g}"
+            notes.append(Note(f"{f.label}: too few to conclude: {least}"))
     head = [f"less {base}", "by", "mean", "SD", "95 % interval", "p", "Holm p", "detectable", "reading"]
     title = f"full val less that of {base}, nats per character: below zero is better"
-    notes.append(
-        Note(
+    if tested:
+        text = (
             "interval: Student's t. p: exact sign flips of the pairs, Welch's t test where there are none. Holm p: "
-            f"corrected for {tested} compared, decides at 0.05. detectable: the difference that so many seeds of "
-            "this SD show with a power of 0.8; where no difference is shown, it may still be as large as that."
+            f"corrected for {tested} comparison{'s' * (tested != 1)}, decides at 0.05. detectable: the difference "
+            "that so many seeds of this SD show with a power of 0.8; where no difference is shown, it may still be "
+            "as large as that."
         )
-    )
+        notes.append(Note(text))
     return [Table(title, head, body, left=2, words_last=True), *notes]

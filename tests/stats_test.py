@@ -91,11 +91,16 @@ class Statistics(unittest.TestCase):
         found = stats.holm([0.02, math.nan, 0.5])
         self.assertEqual((found[0], math.isnan(found[1]), found[2]), (0.04, True, 0.5))
 
-    def test_the_detectable_difference_is_that_of_published_tables(self) -> None:
-        # Cohen's d of a paired t test, two-sided 0.05, power 0.8: n = 34 finds 0.5, n = 15 finds 0.78.
-        for n, effect in ((34, 0.494), (15, 0.778)):
+    def test_the_detectable_difference_is_that_of_cohens_tables(self) -> None:
+        # Two-sided 0.05, power 0.8: 34 pairs find 0.5 SD and 33 do not; for two groups it is 64 and 17 in each
+        # that find 0.5 and 1.0 SD, and 63 and 16 do not.
+        def of(n: int, paired: bool) -> float:
             values = scipy_stats.zscore(np.arange(n), ddof=1)
-            self.assertAlmostEqual(stats.paired(values, test=False).detectable(), effect, delta=0.004)
+            return (stats.paired(values, test=False) if paired else stats.unpaired(values, values)).detectable()
+
+        for n, effect, paired in ((34, 0.5, True), (64, 0.5, False), (17, 1.0, False)):
+            self.assertLess(of(n, paired), effect)
+            self.assertGreater(of(n - 1, paired), effect)
 
 
 class Findings(unittest.TestCase):
