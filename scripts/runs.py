@@ -171,8 +171,6 @@ def mean_difference(base: Group, other: Group, value: Callable[[Run], Optional[f
     theirs = [value(run) for run in ([a for a, _ in both] or base.used())]
     if None in ours or None in theirs:
         return None
-    if both:
-        return math.fsum(b - a for a, b in zip(theirs, ours)) / len(both)
     return math.fsum(ours) / len(ours) - math.fsum(theirs) / len(theirs)
 
 
