@@ -1,162 +1,117 @@
 #!/usr/bin/env python3
-"""Compares runs: what differs in their configs, their losses side by side, and their curves.
+"""Compares runs: what differs in their configs, whether they started alike, their losses and how sure the
+differences are.
 
     scripts/compare.py RUN [RUN ...] [--out PREFIX]
+    scripts/compare.py NAME: RUN [RUN ...] NAME: RUN [RUN ...] ... [--out PREFIX]
 
-The tables go to stdout and need Python alone. PREFIX.png and PREFIX.svg (default: `compare` beside the first
-run) need matplotlib; where it is missing this says how to get it. The first run is the one compared against.
+Runs that differ in nothing but the seed are one group; the first group is the one compared against. A word that
+ends in a colon starts a group by hand, for instance to compare a thing with itself; its name may be missing.
+The tables go to stdout and PREFIX.html (default: `compare` beside the first run) and need Python alone. The
+statistics need scipy, and PREFIX.png and PREFIX.svg, and PREFIX_attention.png and .svg, matplotlib; where they
+are missing this says how to get them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+import textwrap
 from pathlib import Path
-from typing import Iterable
 
-from runs import SAME_START, InputError, Row, Run, check_starts, load
+import tables
+from report import write_report
+from runs import Group, InputError, read_groups
+from tables import Block, Blocks, Code, Note, Table
 
-NOT_COMPARED = {"out_dir", "threads"}  # where and on how many cores: no influence on results
-NO_MATPLOTLIB = """\
-no figures: matplotlib is missing; one of these brings it
+WIDTH = 110
+HOW_TO_INSTALL = """\
   python3 -m venv .venv && .venv/bin/pip install numpy scipy matplotlib
   sudo apt-get install python3-numpy python3-scipy python3-matplotlib"""
 
 
-def name_runs(runs: list[Run]) -> None:
-    """The attention kinds where they tell the runs apart, else directory names, else paths."""
-    for names in (
-        [str(run.config.get("attention")) for run in runs],
-        [run.path.resolve().name for run in runs],
-        [str(run.path) for run in runs],
-    ):
-        if len(set(names)) == len(runs):
-            break
-    for run, name in zip(runs, names):
-        run.label = name
-
-
-def loss_cell(row: Row, field: str) -> str:
-    """A loss; `nan` or `inf` where there was one, `-` where there is nothing."""
-    return row.get("nonfinite", "-") if row.get(field) is None else f"{row[field]:.4f}"
-
-
-def difference(row: Row, base: Row, field: str) -> str:
-    ours, theirs = row.get(field), base.get(field)
-    return "-" if ours is None or theirs is None else f"{ours - theirs:+.4f}"
-
-
-def print_table(head: list[str], body: Iterable[list[str]], left: int = 1) -> None:
-    """Columns two blanks apart, the first `left` of them flush left."""
-    table = [head, *body]
-    widths = [max(len(line[column]) for line in table) for column in range(len(head))]
-    for line in table:
-        cells = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))]
+def print_table(table: Table) -> None:
+    """Columns two blanks apart, the first `left` and the last of words flush left."""
+    lines = [table.head, *table.body]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(table.head))]
+    if table.title:
+        print(table.title)
+    for line in lines:
+        cells = [c.ljust(w) if table.is_words(i) else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))]
         print("  ".join(cells).rstrip())
+
+
+def print_blocks(blocks: Blocks) -> None:
+    """Tables stand apart, notes follow what they are about."""
+    before: list[Block] = []
+    for block in blocks:
+        if before and not (isinstance(block, Note) and isinstance(before[-1], Note)):
+            print()
+        if isinstance(block, Table):
+            print_table(block)
+        elif isinstance(block, Note):
+            prefix = "WARNING: " if block.warning else ""
+            print(textwrap.fill(prefix + block.text, WIDTH, subsequent_indent="  " if prefix else ""))
+        before.append(block)
     print()
 
 
-def print_configs(runs: list[Run]) -> None:
-    """The keys that differ, and warnings where the runs are not a fair comparison of attention kinds."""
-    print_table(["run", "directory"], ([run.label, str(run.path)] for run in runs), left=2)
-    if len(runs) == 1:
-        return
-    keys = dict.fromkeys(key for run in runs for key in run.config if key not in NOT_COMPARED)
-    values = {
-        key: [json.dumps(run.config[key]) if key in run.config else "(absent)" for run in runs] for key in keys
-    }
-    differing = [key for key in keys if len(set(values[key])) > 1]
-    if differing:
-        head = ["config", *(run.label for run in runs)]
-        print_table(head, ([key, *values[key]] for key in differing), left=len(head))
-    else:
-        print("configs: no difference\n")
-
-    warnings = []
-    if others := [key for key in differing if key != "attention"]:
-        warnings.append(f"more than the attention differs: {', '.join(others)}")
-    different, missing = check_starts(runs)
-    warnings += [f"different {SAME_START[field]} ({field} of the start rows)" for field in different]
-    unknown = [SAME_START[field] for field in missing]
-    agreed = [what for field, what in SAME_START.items() if field not in different + missing]
-    if unknown:
-        warnings.append(f"not recorded in every run, so not checked: {', '.join(unknown)}")
-    if agreed:
-        print(f"checked, equal in all runs: {', '.join(agreed)}")
-    for warning in warnings:
-        print(f"WARNING: {warning}")
-    print()
+def blocks_of(groups: list[Group]) -> tuple[Blocks, list[str]]:
+    """What there is to say, and what could not be done."""
+    blocks = tables.about_groups(groups) + tables.about_starts(groups) + tables.about_missing(groups)
+    blocks += tables.about_losses(groups) + tables.about_attention(groups) + tables.about_ends(groups)
+    try:
+        blocks += tables.about_statistics(groups)
+    except ImportError as error:
+        return blocks, [f"no statistics: {missing(error)}"]
+    return blocks, []
 
 
-def print_losses(runs: list[Run]) -> None:
-    tables = [run.evals() for run in runs]
-    head = ["step"]
-    for run in runs:
-        head += [f"{run.label}: train", "val"] + (["val diff"] if run is not runs[0] else [])
-    body = []
-    for step in sorted(set().union(*tables)):
-        line = [str(step)]
-        for table in tables:
-            row = table.get(step, {})
-            line += [loss_cell(row, "train_loss"), loss_cell(row, "val_loss")]
-            if table is not tables[0]:
-                line.append(difference(row, tables[0].get(step, {}), "val_loss"))
-        body.append(line)
-    print("loss, nats per character" + (f"; val diff: val minus that of {runs[0].label}" if len(runs) > 1 else ""))
-    print_table(head, body)
+def missing(error: ImportError) -> str:
+    return f"{(error.name or 'a module').partition('.')[0]} is missing"
 
 
-def print_ends(runs: list[Run]) -> None:
-    """How each run ended: loss over the whole validation split, and speed."""
-    body = []
-    for run in runs:
-        final, step = run.final(), run.last_step()
-        losses = {at: row["val_loss"] for at, row in run.evals().items() if row.get("val_loss") is not None}
-        best = min(losses, key=losses.__getitem__, default=None)
-        body.append(
-            [
-                run.label,
-                str(step) if final else f"{step}, not finished",
-                "-" if best is None else f"{losses[best]:.4f} at {best}",
-                loss_cell(final, "val_loss_full"),
-                difference(final, runs[0].final(), "val_loss_full"),
-                loss_cell(final, "bits_per_char"),
-                "-" if (ms := run.median("ms")) is None else f"{ms:.2f}",
-                "-" if (rate := run.median("tok_per_s")) is None else f"{rate:.0f}",
-            ]
-        )
-    print("at the end; full val: loss over the whole validation split; speed: medians")
-    print_table(["run", "updates", "best val", "full val", "diff", "bits/char", "ms/update", "tok/s"], body)
+def figures(groups: list[Group], prefix: Path) -> tuple[list[Path], list[str]]:
+    try:
+        from curves import draw
+    except ImportError as error:
+        return [], [f"no figures: {missing(error)}"]
+    return draw(groups, prefix), []
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Compares training runs: configs, losses, curves.")
-    what = "a run directory; the first is the one compared against"
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=what)
-    what = "write PREFIX.png and PREFIX.svg (default: compare, beside the first run)"
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n\n    ")[0],
+        epilog="""Runs that differ in nothing but the seed are one group; the first group is the one compared against.
+            With `NAME:` before some of the runs, the groups are those put together this way, for instance
+            `first: runs/a_1 runs/a_2 again: runs/b_1 runs/b_2`; a colon alone starts a group without a name.""",
+    )
+    what = "a run directory, or NAME: to start a group by hand"
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=what)
+    what = "write PREFIX.html, PREFIX.png, PREFIX.svg and so on (default: compare, beside the first run)"
     parser.add_argument("--out", type=Path, metavar="PREFIX", help=what)
     options = parser.parse_args(arguments)
     try:
-        runs = [load(path) for path in options.runs]
+        groups = read_groups(options.runs)
+        blocks, undone = blocks_of(groups)
+        print_blocks(blocks)
+        prefix = options.out or groups[0].runs[0].path.resolve().parent / "compare"
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        written, more = figures(groups, prefix)
+        undone += more
+        svgs = [path for path in written if path.suffix == ".svg"]
+        blocks += [Note(text, warning=True) for text in undone] + tables.about_repeating(groups, arguments)
+        written.append(write_report(groups, blocks, svgs, prefix))
     except InputError as error:
         print(f"compare.py: {error}", file=sys.stderr)
         return 2
-    name_runs(runs)
-    print_configs(runs)
-    print_losses(runs)
-    print_ends(runs)
-    try:
-        from curves import draw
-    except ImportError:
-        print(NO_MATPLOTLIB, file=sys.stderr)
-        return 0
-    try:
-        for path in draw(runs, options.out or runs[0].path.resolve().parent / "compare"):
-            print(f"wrote {path}")
     except OSError as error:
         print(f"compare.py: {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
         return 2
+    for path in written:
+        print(f"wrote {path}")
+    if undone:
+        print("\n".join(undone) + f"; one of these brings it\n{HOW_TO_INSTALL}", file=sys.stderr)
     return 0
 
 

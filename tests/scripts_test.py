@@ -1,4 +1,4 @@
-"""Tests of scripts/: the tables and figures of compare.py, and get_data.sh without a network.
+"""Tests of scripts/: get_data.sh without a network, and python.sh. What compare.py says is in compare_test.py.
 
 Standard library alone; run by ctest or by: python3 -m unittest tests/scripts_test.py
 """
@@ -6,14 +6,13 @@ Standard library alone; run by ctest or by: python3 -m unittest tests/scripts_te
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAKESPEARE = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -44,173 +43,6 @@ class Scripts(unittest.TestCase):
         path.write_text(text, encoding="utf-8")
         path.chmod(mode)
         return path
-
-
-class Compare(Scripts):
-    CONFIG = {
-        "data": "text.txt",
-        "out_dir": "runs/a",
-        "threads": 1,
-        "attention": "standard",
-        "n_layer": 4,
-        "n_head": 4,
-        "n_embd": 128,
-        "block_size": 64,
-        "learning_rate": 0.001,
-        "seed": 1337,
-    }
-    START = {
-        "kind": "start",
-        "step": 0,
-        "version": "0.1.0",
-        "text_sha256": "aa",
-        "init_crc": "01",
-        "windows_crc": "02",
-    }
-
-    def make_run(
-        self,
-        name: str,
-        losses: list[Optional[float]],
-        start: Optional[dict[str, Any]] = None,
-        tail: str = "",
-        finished: bool = True,
-        **config: Any,
-    ) -> Path:
-        """A run evaluated every 10 steps."""
-        rows: list[dict[str, Any]] = [{**self.START, **(start or {})}]
-        for i, loss in enumerate(losses):
-            rows.append(
-                {"kind": "eval", "step": 10 * i, "train_loss": loss, "val_loss": loss, "best": True, "ms": 5.0}
-            )
-            if loss is None:
-                rows[-1]["nonfinite"] = "nan"
-            for ms in (1.0, 2.0, 9.0) if i + 1 < len(losses) else ():
-                rows.append({"kind": "train", "step": 10 * i + 5, "loss": 3.0, "ms": ms, "tok_per_s": 768000 / ms})
-        if finished:
-            rows.append(
-                {
-                    "kind": "final",
-                    "step": 10 * len(losses) - 10,
-                    "val_loss": losses[-1],
-                    "val_loss_full": losses[-1],
-                    "bits_per_char": 2.5,
-                }
-            )
-        self.write(f"{name}/config.json", json.dumps({**self.CONFIG, "out_dir": name, **config}))
-        self.write(f"{name}/metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows) + tail)
-        return self.dir / name
-
-    def compare(self, *arguments: object, plots: bool = False) -> subprocess.CompletedProcess[str]:
-        env = {}
-        if not plots:
-            self.write("without/matplotlib.py", "raise ImportError\n")
-            env["PYTHONPATH"] = str(self.dir / "without")
-        return self.run_command(sys.executable, ROOT / "scripts" / "compare.py", *arguments, env=env)
-
-    def line(self, output: str, start: str) -> list[str]:
-        return next(line.split() for line in output.splitlines() if line.startswith(start))
-
-    def test_losses_stand_side_by_side_with_their_difference(self) -> None:
-        a = self.make_run("a", [4.0, 2.5, 2.0])
-        b = self.make_run("b", [4.125, 2.25, 1.75], attention="qk_norm", threads=2)
-        result = self.compare(a, b)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(self.line(result.stdout, "0 "), ["0", "4.0000", "4.0000", "4.1250", "4.1250", "+0.1250"])
-        self.assertEqual(self.line(result.stdout, "20 "), ["20", "2.0000", "2.0000", "1.7500", "1.7500", "-0.2500"])
-        self.assertEqual(
-            result.stdout.splitlines()[-2].split()[:7], ["qk_norm", "20", "1.7500", "at", "20", "1.7500", "-0.2500"]
-        )
-
-    def test_speed_is_the_median_of_the_train_rows(self) -> None:
-        result = self.compare(self.make_run("a", [4.0, 2.5, 2.0]))
-        self.assertEqual(result.stdout.splitlines()[-2].split()[-2:], ["2.00", "384000"])
-
-    def test_runs_that_differ_in_attention_alone_give_no_warning(self) -> None:
-        a, b = self.make_run("a", [4.0, 3.0]), self.make_run("b", [4.0, 3.0], attention="qk_norm", threads=8)
-        result = self.compare(a, b)
-        self.assertNotIn("WARNING", result.stdout)
-        self.assertIn("checked, equal in all runs: text, initial shared weights, batches", result.stdout)
-        self.assertEqual(self.line(result.stdout, "attention"), ["attention", '"standard"', '"qk_norm"'])
-        self.assertNotIn("threads", result.stdout)
-
-    def test_another_differing_key_is_listed_and_warned_about(self) -> None:
-        a, b = (
-            self.make_run("a", [4.0, 3.0]),
-            self.make_run("b", [4.0, 3.0], attention="qk_norm", learning_rate=0.003),
-        )
-        result = self.compare(a, b)
-        self.assertEqual(self.line(result.stdout, "learning_rate"), ["learning_rate", "0.001", "0.003"])
-        self.assertIn("WARNING: more than the attention differs: learning_rate\n", result.stdout)
-
-    def test_different_text_weights_or_batches_are_warned_about(self) -> None:
-        a = self.make_run("a", [4.0, 3.0])
-        for field, what in (
-            ("text_sha256", "text"),
-            ("init_crc", "initial shared weights"),
-            ("windows_crc", "batches"),
-        ):
-            result = self.compare(a, self.make_run("b", [4.0, 3.0], start={field: "ff"}, attention="qk_norm"))
-            self.assertIn(f"WARNING: different {what} ({field}", result.stdout)
-
-    def test_losses_that_are_not_finite_are_gaps(self) -> None:
-        result = self.compare(
-            self.make_run("a", [4.0, 3.0, 2.0]), self.make_run("b", [4.0, None, 2.0], attention="qk_norm")
-        )
-        self.assertEqual(self.line(result.stdout, "10 "), ["10", "3.0000", "3.0000", "nan", "nan", "-"])
-
-    def test_an_unfinished_run_with_a_torn_last_line_is_read(self) -> None:
-        a = self.make_run("a", [4.0, 3.0, 2.0])
-        b = self.make_run(
-            "b", [4.0, 3.0], attention="qk_norm", finished=False, tail='{"kind":"eval","step":20,"val'
-        )
-        result = self.compare(a, b)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(self.line(result.stdout, "20 "), ["20", "2.0000", "2.0000", "-", "-", "-"])
-        self.assertIn("10, not finished", result.stdout)
-
-    def test_a_final_row_before_a_continuation_does_not_count(self) -> None:
-        a = self.make_run(
-            "a",
-            [4.0, 3.0],
-            tail=json.dumps({"kind": "eval", "step": 20, "train_loss": 2.0, "val_loss": 2.0}) + "\n",
-        )
-        self.assertIn("20, not finished", self.compare(a).stdout)
-
-    def test_a_broken_line_in_the_middle_is_an_error(self) -> None:
-        a = self.make_run("a", [4.0, 3.0], tail="{oops\n{}\n")
-        result = self.compare(a)
-        self.assertEqual(result.returncode, 2)
-        self.assertRegex(result.stderr, r"^compare.py: .*a/metrics.jsonl:\d+: not a row of metrics\n$")
-
-    def test_a_missing_file_is_a_one_line_error(self) -> None:
-        a = self.make_run("a", [4.0, 3.0])
-        (a / "metrics.jsonl").unlink()
-        for path in (a, self.dir / "nowhere"):
-            result = self.compare(path)
-            self.assertEqual((result.returncode, result.stdout), (2, ""))
-            self.assertRegex(result.stderr, r"^compare.py: .*: no such file or directory; [^\n]*\n$")
-
-    def test_without_matplotlib_the_table_comes_with_advice(self) -> None:
-        result = self.compare(self.make_run("a", [4.0, 3.0]))
-        self.assertEqual(result.returncode, 0)
-        self.assertIn("pip install numpy scipy matplotlib", result.stderr)
-        self.assertIn("apt-get install", result.stderr)
-
-    def test_figures_are_the_same_bytes_every_time(self) -> None:
-        runs = (
-            self.make_run("a", [4.0, 2.5, 2.0]),
-            self.make_run("b", [4.1, None, 1.8], attention="qk_norm", tail="{"),
-        )
-        first = self.compare(*runs, "--out", "one/figure", plots=True)
-        if "matplotlib is missing" in first.stderr:
-            self.skipTest("no matplotlib")
-        self.assertEqual((first.returncode, first.stderr), (0, ""))
-        self.assertEqual(self.compare(*runs, "--out", "two", plots=True).returncode, 0)
-        for end in (".svg", ".png"):
-            one, two = (self.dir / f"{name}{end}" for name in ("one/figure", "two"))
-            self.assertGreater(one.stat().st_size, 5000)
-            self.assertEqual(one.read_bytes(), two.read_bytes())
 
 
 class GetData(Scripts):
