@@ -112,12 +112,12 @@ void dataset(std::string_view bytes) {
     check(splits[0].size() + splits[1].size() == read.tokens.size(), "the splits share the text");
     for (const Split& split : splits) {
       require_length(split, block_size);
-      std::vector<std::int32_t> inputs(static_cast<std::size_t>(block_size)), targets(inputs);
+      std::vector<std::int32_t> inputs(static_cast<std::size_t>(block_size)), next(inputs);
       for (Index row = 0; row < 4; ++row) {
         const Index at = train_window(1, 2, 0, row, split.windows(block_size));
-        split.read(at, block_size, inputs.data(), targets.data());
+        split.read(at, block_size, inputs.data(), next.data());
         for (Index i = 0; i + 1 < block_size; ++i)
-          check(inputs[static_cast<std::size_t>(i + 1)] == targets[static_cast<std::size_t>(i)], "targets follow inputs");
+          check(inputs[static_cast<std::size_t>(i + 1)] == next[static_cast<std::size_t>(i)], "targets follow inputs");
       }
     }
   });
