@@ -1,8 +1,10 @@
 """What tests of the whole program share: a small text and config, and ways to run it. QKGPT names the program."""
+import array
 import hashlib
 import json
 import os
 import signal
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -23,6 +25,16 @@ def make_text(size: int = 20000) -> str:
         out.append(words[hashlib.sha256(str(i).encode()).digest()[0] % len(words)])
         i += 1
     return " ".join(out)
+
+
+def read_safetensors(path: Path) -> tuple[dict, dict]:
+    """Metadata, and by name: shape and numbers (F32 only)."""
+    content = path.read_bytes()
+    size = struct.unpack("<Q", content[:8])[0]
+    header, data = json.loads(content[8:8 + size]), content[8 + size:]
+    metadata = header.pop("__metadata__")
+    return metadata, {name: (t["shape"], array.array("f", data[t["data_offsets"][0]:t["data_offsets"][1]]))
+                      for name, t in header.items() if t["dtype"] == "F32"}
 
 
 class Case(unittest.TestCase):

@@ -18,6 +18,11 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SMALLER = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16, "batch_size": 2, "max_iters": 30, "eval_interval": 15,
            "eval_iters": 1, "warmup_iters": 5}
+PLOTS = ["numpy", "scipy", "matplotlib"]
+NEEDS = {"bench_torch": ["torch"], "nanogpt.py export": ["torch", "numpy"], "nanogpt.py import": ["torch", "numpy"],
+         "to_tensorboard": ["tensorboard"], "sweep.py": PLOTS, "study_report.py": PLOTS, "sharpen.py": PLOTS}  # packages that not every machine has
+
+
 class Readme(unittest.TestCase):
     def test_commands_work_as_written(self) -> None:
         texts = [README] + [p.read_text(encoding="utf-8") for p in sorted((ROOT / "docs").glob("*.md"))]
@@ -39,14 +44,18 @@ class Readme(unittest.TestCase):
                 (folder / "configs" / f"{name}.json").write_text(json.dumps(study))
             (folder / "data").mkdir()
             (folder / "data" / "tinyshakespeare.txt").write_text(make_text() + "ROMEO:\n" * 9)
+            (folder / "nanoGPT" / "config").mkdir(parents=True)
+            (folder / "nanoGPT" / "config" / "train_shakespeare_char.py").write_text("dataset = 'shakespeare_char'\n")
             (folder / "README.md").write_text(README, encoding="utf-8")
             (folder / "build").mkdir()
             (folder / "build" / "qkgpt").symlink_to(Path(PROGRAM).resolve())
             (folder / "scripts").symlink_to(ROOT / "scripts")
             for command in commands[2:]:
                 with self.subTest(command):
-                    if "bench_torch" in command and not importlib.util.find_spec("torch"):
-                        print(f"skipped, PyTorch is not installed: {command}", file=sys.stderr)
+                    missing = [name for script, names in NEEDS.items() if script in command
+                               for name in names if not importlib.util.find_spec(name)]
+                    if missing:
+                        print(f"skipped, {' and '.join(missing)} not installed: {command}", file=sys.stderr)
                         continue
                     command = re.sub(r"^python3 ", f"'{sys.executable}' ", command)
                     command = command.replace("--data=README.md", "--data=README.md --n_embd=16 --batch_size=2")

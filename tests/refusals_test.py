@@ -109,7 +109,7 @@ class Refusals(Case):
         self.assertIn("did you mean", self.refused("sample", "run", "--temprature=1"))
         self.refused("sample", "run", "--length=5", "--length=6")
         self.refused("inspect", "run", "more")
-        for command in ("train", "sample", "eval", "inspect"):
+        for command in ("train", "sample", "eval", "inspect", "export"):
             out, _ = self.run_program(command, "--help")
             self.assertTrue(out.startswith("usage"), out[:60])
         out, _ = self.run_program("--version")

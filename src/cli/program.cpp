@@ -23,6 +23,7 @@ constexpr Row rows[] = {
     {"eval", eval_command, "measure the loss over a whole split"},
     {"inspect", inspect_command, "verify a checkpoint and print what is in it"},
     {"bench", bench_command, "measure this machine and the training step"},
+    {"export", export_command, "write a Hugging Face GPT-2 directory"},
 };
 
 std::string usage() {
