@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, Iterator
 
-from compare import InputError, Run, load
+from runs import InputError, Run, load
 
 try:
     from tensorboard.summary import Writer

@@ -67,7 +67,7 @@ class Sweep(Scripted):
         self.assertAlmostEqual(float(table["qk_norm", 0.01, 2][f"val_{best['step']}"]), best["val_loss"], delta=1e-4)
 
     def test_an_interrupted_study_goes_on(self) -> None:
-        self.config(TINY | {"max_iters": 400, "eval_interval": 20, "n_embd": 32})
+        self.config(TINY | {"max_iters": 160, "eval_interval": 20, "n_embd": 32})
         process = subprocess.Popen(
             [sys.executable, str(SCRIPTS / "sweep.py"), "study.json", "--qkgpt", PROGRAM, "--jobs=2"],
             cwd=self.dir, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)  # fmt: skip
@@ -88,7 +88,7 @@ class Sweep(Scripted):
         self.assertFalse([path for path in out.glob("*/.lock") if self.is_running(path)])
         before = (out / first / "metrics.jsonl").stat().st_mtime_ns
 
-        self.config(TINY | {"max_iters": 400, "eval_interval": 20, "n_embd": 32})
+        self.config(TINY | {"max_iters": 160, "eval_interval": 20, "n_embd": 32})
         self.sweep("--jobs=2")
         self.assertEqual((out / first / "metrics.jsonl").stat().st_mtime_ns, before)
         logs = {path.stem: path.read_text() for path in out.glob("*.log")}
