@@ -85,6 +85,12 @@ class Run:
         return statistics.median(values) if values else None
 
 
+def find_program() -> str:
+    """The program built beside these scripts or, where they are installed, the one on the path."""
+    built = Path(__file__).resolve().parent.parent / "build" / "qkgpt"
+    return str(built) if built.exists() else "qkgpt"
+
+
 def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

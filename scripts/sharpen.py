@@ -23,9 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runs import InputError, Run, load
+from runs import InputError, Run, find_program, load
 
-ROOT = Path(__file__).resolve().parent.parent
 KAPPAS = [4**i for i in range(8)]  # to 16384
 
 
@@ -105,7 +104,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Evaluates trained models with q and k multiplied by sqrt(kappa).")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--out", type=Path, metavar="PREFIX", help="of the figure; default: sharpen, beside the first run")
-    parser.add_argument("--qkgpt", default=str(ROOT / "build" / "qkgpt"), metavar="PROGRAM", help="default: build/qkgpt")
+    parser.add_argument("--qkgpt", default=find_program(), metavar="PROGRAM", help="default: build/qkgpt")
     options = parser.parse_args(arguments)
     try:
         runs = [load(path) for path in options.runs]

@@ -23,10 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from runs import InputError, load
+from runs import InputError, find_program, load
 from study import Planned, Row, Study, best_rates, read_study, table_row, write_table
 
-ROOT = Path(__file__).resolve().parent.parent
 NOT_COMPARED = {"out_dir", "threads"}
 INSTALL = "python3 -m venv .venv && .venv/bin/pip install numpy scipy matplotlib brings it"
 SET_BY_STUDY = {"learning_rate", "seed", "attention", "out_dir"}
@@ -186,7 +185,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: runs/ and the name of the study")
     what = "runs side by side (default: one for each core)"
     parser.add_argument("--jobs", type=int, default=cores(), metavar="N", help=what)
-    parser.add_argument("--qkgpt", default=str(ROOT / "build" / "qkgpt"), metavar="PROGRAM", help="default: build/qkgpt")
+    parser.add_argument("--qkgpt", default=find_program(), metavar="PROGRAM", help="default: build/qkgpt")
     options, rest = parser.parse_known_args(arguments)
     overrides = {}
     for word in rest:

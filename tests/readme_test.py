@@ -47,8 +47,7 @@ class Readme(unittest.TestCase):
             (folder / "nanoGPT" / "config").mkdir(parents=True)
             (folder / "nanoGPT" / "config" / "train_shakespeare_char.py").write_text("dataset = 'shakespeare_char'\n")
             (folder / "README.md").write_text(README, encoding="utf-8")
-            (folder / "build").mkdir()
-            (folder / "build" / "qkgpt").symlink_to(Path(PROGRAM).resolve())
+            (folder / "build").symlink_to(Path(PROGRAM).parent)
             (folder / "scripts").symlink_to(ROOT / "scripts")
             for command in commands[2:]:
                 with self.subTest(command):

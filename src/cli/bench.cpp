@@ -18,10 +18,13 @@
 
 namespace qkgpt {
 namespace {
+int run(const Arguments& a);
+}
 
-const Command& command() {
+const Command& bench_command() {
   static const Command c = {
       .name = "bench",
+      .brief = "measure this machine and the training step",
       .synopsis = "[CONFIG.json ...] [--KEY=VALUE ...]",
       .summary =
           "Measures this machine, the matrix products of a config and its training step. Without `data`, random "
@@ -30,9 +33,12 @@ const Command& command() {
       .options = {{"steps", "N", "by the size", "updates to make; their last loss and weights end the output"},
                   {"json", "", "", "one JSON object"}},
       .config_keys = true,
+      .run = run,
   };
   return c;
 }
+
+namespace {
 
 // As many characters as Tiny Shakespeare has: 65. What they say has no influence on the time.
 std::string random_text(const Config& config) {
@@ -136,11 +142,7 @@ nlohmann::ordered_json json(const Benchmark& b, const Config& config, int thread
           {"memory", {{"state", b.state_bytes}, {"arena", b.arena_bytes}, {"process", b.resident_bytes}}}};
 }
 
-}  // namespace
-
-int bench_command(const std::vector<std::string>& arguments) {
-  const Arguments a = parse_arguments(command(), arguments);
-  if (a.has("help")) return write_out(command_help(command())), 0;
+int run(const Arguments& a) {
   const Config config = load_config(a.positionals, a.overrides, {}, true);
   const bool given = !config.data.empty();
   const Text text =
@@ -176,4 +178,5 @@ int bench_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
+}  // namespace
 }  // namespace qkgpt

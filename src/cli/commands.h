@@ -1,16 +1,21 @@
-// The commands of the program. Each takes the arguments behind its name and returns the exit code.
+// The commands of the program: what the line of each may hold, and what it does.
 #pragma once
-#include <string>
 #include <vector>
+
+#include "cli/options.h"
 
 namespace qkgpt {
 
-int train_command(const std::vector<std::string>& arguments);
-int sample_command(const std::vector<std::string>& arguments);
-int eval_command(const std::vector<std::string>& arguments);
-int inspect_command(const std::vector<std::string>& arguments);
-int bench_command(const std::vector<std::string>& arguments);
-int export_command(const std::vector<std::string>& arguments);
+const Command& train_command();
+const Command& sample_command();
+const Command& eval_command();
+const Command& inspect_command();
+const Command& bench_command();
+const Command& export_command();
+const Command& completion_command();
+
+// All of them, in the order of the list that --help prints.
+const std::vector<const Command*>& commands();
 
 // Names the command, calls it, turns an error into a line on stderr and its exit code.
 int run_program(int argc, char** argv);

@@ -13,10 +13,13 @@
 
 namespace qkgpt {
 namespace {
+int run(const Arguments& a);
+}
 
-const Command& command() {
+const Command& eval_command() {
   static const Command c = {
       .name = "eval",
+      .brief = "measure the loss over a whole split",
       .synopsis = "RUN|CHECKPOINT [options]",
       .summary =
           "Measures the loss over a whole split, in nats and bits per character. RUN stands for its best checkpoint.",
@@ -25,15 +28,15 @@ const Command& command() {
       .options = {{"split", "val|train", "val", "the part of the text to measure"},
                   {"data", "FILE", "the run's text", "another text, split in the same way"},
                   {"json", "", "", "one JSON object"},
-                  {"threads", "N", "0", "0: what OpenMP gives"}}};
+                  {"threads", "N", "0", "0: what OpenMP gives"}},
+      .run = run,
+  };
   return c;
 }
 
-}  // namespace
+namespace {
 
-int eval_command(const std::vector<std::string>& arguments) {
-  const Arguments a = parse_arguments(command(), arguments);
-  if (a.has("help")) return write_out(command_help(command())), 0;
+int run(const Arguments& a) {
   const std::string name = a.get("split", "val");
   if (name != "val" && name != "train")
     throw Error(ErrorKind::usage, cat("--split: '", name, "' is unknown; expected val or train"));
@@ -69,4 +72,5 @@ int eval_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
+}  // namespace
 }  // namespace qkgpt

@@ -7,25 +7,28 @@
 
 namespace qkgpt {
 namespace {
+int run(const Arguments& a);
+}
 
-const Command& command() {
+const Command& export_command() {
   static const Command c = {
       .name = "export",
+      .brief = "write a Hugging Face GPT-2 directory",
       .synopsis = "RUN|CHECKPOINT DIR [--overwrite]",
       .summary =
           "Writes a Hugging Face GPT-2 directory: weights, config and tokenizer. RUN stands for its best\n"
           "checkpoint. Only attention=standard is GPT-2; every other kind is refused.",
       .least_positionals = 2,
       .most_positionals = 2,
-      .options = {{"overwrite", "", "", "write into a directory that holds other files"}}};
+      .options = {{"overwrite", "", "", "write into a directory that holds other files"}},
+      .run = run,
+  };
   return c;
 }
 
-}  // namespace
+namespace {
 
-int export_command(const std::vector<std::string>& arguments) {
-  const Arguments a = parse_arguments(command(), arguments);
-  if (a.has("help")) return write_out(command_help(command())), 0;
+int run(const Arguments& a) {
   const std::string& path = a.positionals[1];
   const auto model = load_model(a.positionals[0], 1);
   const Checkpoint& c = model->checkpoint;
@@ -42,4 +45,5 @@ int export_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
+}  // namespace
 }  // namespace qkgpt

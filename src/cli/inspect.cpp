@@ -10,17 +10,24 @@
 
 namespace qkgpt {
 namespace {
+int run(const Arguments& a);
+}
 
-const Command& command() {
+const Command& inspect_command() {
   static const Command c = {
       .name = "inspect",
+      .brief = "verify a checkpoint and print what is in it",
       .synopsis = "RUN|CHECKPOINT [--json]",
       .summary = "Verifies a checkpoint and prints what is in it. RUN stands for its last.safetensors.",
       .least_positionals = 1,
       .most_positionals = 1,
-      .options = {{"json", "", "", "one JSON object"}}};
+      .options = {{"json", "", "", "one JSON object"}},
+      .run = run,
+  };
   return c;
 }
+
+namespace {
 
 using Json = nlohmann::ordered_json;
 
@@ -69,11 +76,7 @@ std::string lines(const Json& d) {
   return out + "\n";
 }
 
-}  // namespace
-
-int inspect_command(const std::vector<std::string>& arguments) {
-  const Arguments a = parse_arguments(command(), arguments);
-  if (a.has("help")) return write_out(command_help(command())), 0;
+int run(const Arguments& a) {
   const Checkpoint c = read_checkpoint(checkpoint_path(a.positionals[0], true));
   Gpt gpt(c.config, c.tokenizer.size());
   check_tensors(c, gpt);
@@ -82,4 +85,5 @@ int inspect_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
+}  // namespace
 }  // namespace qkgpt

@@ -12,28 +12,22 @@
 namespace qkgpt {
 namespace {
 
-struct Row {
-  const char* name;
-  int (*run)(const std::vector<std::string>&);
-  const char* summary;
-};
-constexpr Row rows[] = {
-    {"train", train_command, "train a model, or go on with --resume"},
-    {"sample", sample_command, "write text with a trained model"},
-    {"eval", eval_command, "measure the loss over a whole split"},
-    {"inspect", inspect_command, "verify a checkpoint and print what is in it"},
-    {"bench", bench_command, "measure this machine and the training step"},
-    {"export", export_command, "write a Hugging Face GPT-2 directory"},
-};
-
 std::string usage() {
   std::string out =
       "qkgpt trains small character-level GPTs on CPU cores, with standard or query-key-normalised attention.\n\n"
       "usage: qkgpt COMMAND [arguments]\n\n";
-  for (const Row& r : rows)
-    out += cat("  ", std::string(r.name) + std::string(9 - std::string_view(r.name).size(), ' '),
-               std::string_view(r.summary), "\n");
+  for (const Command* c : commands()) {
+    std::string line = "  " + c->name;
+    line.resize(14, ' ');
+    out += line + c->brief + "\n";
+  }
   return out + "\n`qkgpt COMMAND --help` explains a command; `qkgpt train --help` lists every config key.\n";
+}
+
+int run(const Command& command, const std::vector<std::string>& arguments) {
+  const Arguments parsed = parse_arguments(command, arguments);
+  if (parsed.has("help")) return write_out(command_help(command)), 0;
+  return command.run(parsed);
 }
 
 int dispatch(const std::vector<std::string>& arguments) {
@@ -44,9 +38,9 @@ int dispatch(const std::vector<std::string>& arguments) {
                          std::string_view(build_arch()), ")\n")),
            0;
   std::vector<std::string> names;
-  for (const Row& r : rows) {
-    if (first == r.name) return r.run({arguments.begin() + 1, arguments.end()});
-    names.emplace_back(r.name);
+  for (const Command* c : commands()) {
+    if (first == c->name) return run(*c, {arguments.begin() + 1, arguments.end()});
+    names.push_back(c->name);
   }
   if (first.empty()) throw Error(ErrorKind::usage, "qkgpt: no command; `qkgpt --help` lists them");
   const std::string near = nearest(first, names);
@@ -60,6 +54,13 @@ int complain(const std::string& message, ErrorKind kind) {
 }
 
 }  // namespace
+
+const std::vector<const Command*>& commands() {
+  static const std::vector<const Command*> list = {&train_command(),     &sample_command(), &eval_command(),
+                                                   &inspect_command(),   &bench_command(),  &export_command(),
+                                                   &completion_command()};
+  return list;
+}
 
 int run_program(int argc, char** argv) {
   try {

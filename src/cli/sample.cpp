@@ -16,12 +16,13 @@
 
 namespace qkgpt {
 namespace {
+int run(const Arguments& a);
+}
 
-constexpr Index samples_at_once = 16;  // bounds the memory
-
-const Command& command() {
+const Command& sample_command() {
   static const Command c = {
       .name = "sample",
+      .brief = "write text with a trained model",
       .synopsis = "RUN|CHECKPOINT [options]",
       .summary = "Writes text with a trained model to stdout, the prompt included. RUN stands for its best checkpoint.",
       .least_positionals = 1,
@@ -36,9 +37,15 @@ const Command& command() {
                   {"top-p", "P", "1", "only the fewest most likely characters that reach probability P"},
                   {"seed", "N", "1337", "sample i depends on the seed and i alone"},
                   {"stop", "TEXT", "", "end where this text first occurs in what is written"},
-                  {"threads", "N", "0", "0: what OpenMP gives"}}};
+                  {"threads", "N", "0", "0: what OpenMP gives"}},
+      .run = run,
+  };
   return c;
 }
+
+namespace {
+
+constexpr Index samples_at_once = 16;  // bounds the memory
 
 std::string unescaped(const std::string& text, const char* option) {
   std::string out;
@@ -163,11 +170,7 @@ bool write_samples(const LoadedModel& model, const Request& r, std::span<const s
   return display.open();
 }
 
-}  // namespace
-
-int sample_command(const std::vector<std::string>& arguments) {
-  const Arguments a = parse_arguments(command(), arguments);
-  if (a.has("help")) return write_out(command_help(command())), 0;
+int run(const Arguments& a) {
   Request r = {.prompt = {},
                .stop = {},
                .length = a.integer("length", 500, 0),
@@ -195,4 +198,5 @@ int sample_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
+}  // namespace
 }  // namespace qkgpt

@@ -7,10 +7,13 @@
 
 namespace qkgpt {
 namespace {
+int run(const Arguments& a);
+}
 
-const Command& command() {
+const Command& train_command() {
   static const Command c = {
       .name = "train",
+      .brief = "train a model, or go on with --resume",
       .synopsis = "[CONFIG.json ...] [--KEY=VALUE ...]",
       .summary = "Trains a model. Later config files override earlier ones, --KEY=VALUE overrides all files.",
       .most_positionals = any_number,
@@ -21,9 +24,12 @@ const Command& command() {
                   {"progress", "auto|always|never", "auto", "the redrawn progress line on stderr"},
                   {"quiet", "", "", "only evaluations, warnings and errors"}},
       .config_keys = true,
+      .run = run,
   };
   return c;
 }
+
+namespace {
 
 ProgressMode progress_mode(const std::string& text) {
   if (text == "auto") return ProgressMode::automatic;
@@ -32,11 +38,7 @@ ProgressMode progress_mode(const std::string& text) {
   throw Error(ErrorKind::usage, "--progress: '" + text + "' is unknown; expected auto, always or never");
 }
 
-}  // namespace
-
-int train_command(const std::vector<std::string>& arguments) {
-  const Arguments a = parse_arguments(command(), arguments);
-  if (a.has("help")) return write_out(command_help(command())), 0;
+int run(const Arguments& a) {
   const TrainRequest request = {.config_files = a.positionals,
                                 .overrides = a.overrides,
                                 .resume = a.has("resume"),
@@ -49,4 +51,5 @@ int train_command(const std::vector<std::string>& arguments) {
   return train(request);
 }
 
+}  // namespace
 }  // namespace qkgpt
