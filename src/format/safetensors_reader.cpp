@@ -78,11 +78,14 @@ std::string length_fault(std::string_view start, Index file_size, Index& header_
 
 SafetensorsFile SafetensorsFile::read(const std::string& path, bool require_trailer) {
   // First the length, so that no gigabytes of something else are read.
-  const std::string start = read_file(path, 16);
-  Index header_size = 0;
-  const std::string fault = length_fault(start, file_size(path), header_size);
-  if (!fault.empty()) refuse_layout(path, start, false, fault);
-  return parse(read_file(path), path, require_trailer);
+  return parse(read_file(path, 16,
+                         [&path](std::string_view start, Index size) {
+                           Index header_size = 0;
+                           const std::string fault = length_fault(start, size, header_size);
+                           if (!fault.empty()) refuse_layout(path, start, false, fault);
+                           return true;
+                         }),
+               path, require_trailer);
 }
 
 SafetensorsFile SafetensorsFile::parse(std::string bytes, const std::string& path, bool require_trailer) {
