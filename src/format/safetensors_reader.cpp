@@ -123,8 +123,8 @@ SafetensorsFile SafetensorsFile::parse(std::string bytes, const std::string& pat
     refuse(path, cat("damaged or foreign: its last tensor is a checksum named ", excerpt(t->name),
                      " and not '~sha256'; give an intact file"));
   refuse(path,
-         "not a checkpoint of qkgpt: a safetensors file of other origin, without the ~sha256 checksum; "
-         "give a file that `qkgpt train` saved");
+         "not a checkpoint of qkgpt: a safetensors file of other origin, without checksum, vocabulary and optimiser "
+         "state; give a file that `qkgpt train` saved (--resume and init_from take no other)");
 }
 
 const TensorEntry* SafetensorsFile::find(std::string_view name) const {

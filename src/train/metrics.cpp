@@ -44,6 +44,7 @@ bool belongs(const std::string& text, const RunState& state) {
   if (row["kind"] == "start") return true;
   if (!row.contains("step") || !row["step"].is_number_integer()) return false;
   const auto step = row["step"].get<Index>();
+  if (step < 0) return false;
   return step < state.step || (step == state.step && (row["kind"] == "train" || state.last_eval_step == step));
 }
 

@@ -1,7 +1,7 @@
 #include "train/run_log.h"
 
 #include <cmath>
-#include <cstdlib>
+#include <cstdio>
 #include <numbers>
 
 #include "base/file.h"
@@ -10,19 +10,33 @@
 namespace qkgpt {
 namespace {
 
-constexpr std::string_view sample_head = "=== step ";
+// Each sample follows a line that says how long it is, so that a torn one is known whatever characters it has.
+std::string sample_record(Index step, const std::string& text) {
+  return cat("=== step ", step, ": ", static_cast<Index>(text.size()), " bytes ===\n", text, "\n");
+}
 
-// Cuts samples.txt before the first sample of a later step.
+// Length of the leading part of samples.txt that belongs to the state, in whole samples.
+std::size_t kept_length(const std::string& content, const RunState& state) {
+  for (std::size_t at = 0;;) {
+    long long step = 0, bytes = 0;
+    if (std::sscanf(content.c_str() + at, "=== step %18lld: %18lld bytes ===\n", &step, &bytes) != 2) return at;
+    const std::size_t line_end = content.find('\n', at);
+    if (line_end == std::string::npos || bytes < 0 || static_cast<std::size_t>(bytes) >= content.size() - line_end - 1)
+      return at;
+    const std::string text = content.substr(line_end + 1, static_cast<std::size_t>(bytes)),
+                      record = sample_record(step, text);
+    const bool later = step > state.step || (step == state.step && state.last_eval_step != step);
+    if (later || content.compare(at, record.size(), record) != 0) return at;
+    at += record.size();
+  }
+}
+
+// Cuts samples.txt behind the last sample that belongs to the state.
 void cut_samples(const std::string& path, const RunState& state) {
   if (!exists(path)) return;
   const std::string content = read_file(path);
-  for (std::size_t at = 0; (at = content.find(sample_head, at)) != std::string::npos; at += sample_head.size()) {
-    if (at > 0 && content[at - 1] != '\n') continue;
-    const Index step = std::atoll(content.c_str() + at + sample_head.size());
-    if (step < state.step || (step == state.step && state.last_eval_step == step)) continue;
-    AppendFile(path).cut(static_cast<Index>(at));
-    return;
-  }
+  const std::size_t length = kept_length(content, state);
+  if (length < content.size()) AppendFile(path).cut(static_cast<Index>(length));
 }
 
 }  // namespace
@@ -79,7 +93,7 @@ bool RunLog::write_sample(Index step, const std::string& text) {
   std::string reason = "is the disk full?";
   try {
     if (!samples_) samples_.emplace(samples_path_);
-    if (samples_->append(cat(sample_head, step, " ===\n", text, "\n"))) return true;
+    if (samples_->append(sample_record(step, text))) return true;
   } catch (const Error& e) {
     reason = e.what();
   }
