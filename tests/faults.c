@@ -3,7 +3,7 @@
  *   QKGPT_FAULT="CALL FIRST LAST ACTION"  CALL: any, a name below, or NAME@FILE; ACTION: an errno number, or
  *       kill (before the call), INT, TERM, HUP, USR1 (sent before the call), delay (half a second), short (writes),
  *       flip (the first bit of what is read)
- *   QKGPT_TRACE=FILE      one line a call
+ *   QKGPT_TRACE=FILE      "> CALL NAME" for each call, then a line for what it changed
  *   QKGPT_CLOCK=jump|stop time that leaps a day to and fro at every look, or stands still */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -67,6 +67,7 @@ static void note_data(const char *call, const char *name, long offset, const uns
 /* An errno, go_on, make_short or flip. */
 static int fault(const char *call, const char *name) {
   char both[600];
+  note("> %s %s\n", call, name);
   snprintf(both, sizeof both, "%s@%s", call, name);
   if (strcmp(fault_call, "any") != 0 && strcmp(fault_call, call) != 0 && strcmp(fault_call, both) != 0) return go_on;
   ++seen;

@@ -54,7 +54,8 @@ class FaultCase(Case):
         print(f"{cls.__name__}: {cls.injected} faults injected", file=sys.stderr)
 
     def reference(self) -> Path:
-        self.train("reference")
+        if not (self.dir / "reference").exists():
+            self.train("reference")
         return self.dir / "reference"
 
     def faulty(self, *arguments: str, fault: str = "", trace: str = "", run: Path | None = None,
@@ -77,8 +78,7 @@ class FaultCase(Case):
         run = self.dir / "traced"
         self.assertEqual(self.faulty(*arguments, trace=trace, run=run).returncode, 0)
         shutil.rmtree(run)
-        names = [line.split(" ", 1)[0] for line in Path(trace).read_text().splitlines()]
-        return [{"create": "open", "sync": "fsync"}.get(name, name) for name in names]
+        return [line.split(" ")[1] for line in Path(trace).read_text().splitlines() if line.startswith("> ")]
 
     def checkpoints(self, run: Path) -> dict[str, CheckpointFile]:
         """Every file under a final name; each must be whole."""

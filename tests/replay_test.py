@@ -99,7 +99,7 @@ class PowerCuts(FaultCase):
         trace = self.dir / "trace"
         process = self.faulty(*arguments, trace=str(trace))
         self.assertEqual(process.returncode, 0, process.stderr)
-        return trace.read_text().splitlines()
+        return [line for line in trace.read_text().splitlines() if not line.startswith("> ")]
 
     def test_R36_every_directory_that_a_power_cut_can_leave(self) -> None:
         reference = self.reference()

@@ -75,7 +75,6 @@ int inspect_command(const std::vector<std::string>& arguments) {
   if (a.has("help")) return write_out(command_help(command())), 0;
   const Checkpoint c = read_checkpoint(checkpoint_path(a.positionals[0], true));
   Gpt gpt(c.config, c.tokenizer.size());
-  check_tensors(c, gpt);
   const Json d = description(c, gpt);
   write_out(a.has("json") ? d.dump(2) + "\n" : lines(d));
   return 0;

@@ -164,7 +164,9 @@ Checkpoint read_checkpoint(const std::string& path) {
     if (least_weights(config, tokenizer.size()) * 4.0 > static_cast<double>(file.size()) ||
         config.n_layer > static_cast<Index>(file.tensors().size()))
       refuse(path, "its config speaks of more weights than the file has bytes; the file is damaged or foreign");
-    return {path, std::move(file), std::move(config), std::move(tokenizer), std::move(sha), state};
+    Checkpoint c{path, std::move(file), std::move(config), std::move(tokenizer), std::move(sha), state};
+    check_tensors(c, Gpt(c.config, c.tokenizer.size()));
+    return c;
   } catch (const Error& e) {  // faults of a config are usage errors elsewhere
     throw Error(ErrorKind::checkpoint, e.what());
   }
