@@ -179,7 +179,7 @@ class Limits(FaultCase):
         reference = self.reference()
         for closed in ((1,), (2,), (0, 1, 2)):
             shutil.rmtree(self.dir / "run", ignore_errors=True)
-            process = self.start("train", "tiny.json", "--out_dir=run", stdout=None, stderr=None,
+            process = self.start("train", "tiny.json", "--out_dir=run", "--quiet", stdout=None, stderr=None,
                                  preexec_fn=lambda: [os.close(fd) for fd in closed])
             self.assertEqual(process.wait(60), 0)
             self.assert_same_runs(self.dir / "run", reference)

@@ -100,6 +100,20 @@ class Resuming(FaultCase):
         _, err = self.run_program("sample", str(self.run_dir), "--length=5")
         self.assertEqual(json.loads(self.run_program("eval", str(self.run_dir), "--json")[0])["step"], best.step)
 
+    def test_a_best_of_updates_that_are_made_again_stays(self) -> None:
+        reference = self.reference()
+        process = self.faulty(fault="rename@last.safetensors 2 1000000000 5")
+        self.assertEqual(process.returncode, 5, process.stderr)
+        found = self.checkpoints(self.run_dir)
+        best = found["best.safetensors"]
+        self.assertEqual(found["last.safetensors"].step, 0)
+        self.assertGreater(best.step, 3)
+        self.assertLess(best.best[1], {row["step"]: row["val_loss"] for row in self.rows("reference", "eval")}[3])
+        self.faulty("--resume", fault="write@metrics.jsonl 8 8 kill")  # after the evaluation of step 3
+        self.assertEqual(self.checkpoints(self.run_dir)["best.safetensors"].best, best.best)
+        self.continue_run(self.run_dir)
+        self.assert_same_runs(self.run_dir, reference)
+
     def test_a_best_that_is_lost_is_said_and_made_anew(self) -> None:
         for content in (None, b"", b"x" * 5000):
             self.train("run", "--max_iters=4", "--lr_decay_iters=12", "--overwrite")
@@ -176,7 +190,7 @@ class Stops(FaultCase):
 
     def test_while_it_evaluates_validates_and_samples(self) -> None:
         (self.dir / "text.txt").write_text("abcdefg hijklmn\n" * 400_000)
-        for keys, sign in ((["--eval_iters=1000000000"], b"evaluating train loss"),
+        for keys, sign in ((["--eval_iters=300000"], b"evaluating train loss"),
                            (["--val_fraction=0.9", "--max_iters=0", "--n_embd=64"], b"the whole validation"),
                            (["--sample_length=1000000000"], b"evaluating val loss 0")):
             process = self.start("train", "tiny.json", "--out_dir=run", "--progress=always", "--overwrite", *keys)

@@ -94,7 +94,7 @@ TEST_CASE("a checkpoint cut at any length or with a bit flipped is refused with 
 }
 
 TEST_CASE("an update whose loss or gradient is not finite changes nothing", "[unit]") {
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 3e38f}) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     Run run;
     for (Index step = 0; step < 6; ++step) REQUIRE(run.updates.make(step).made);
     Param& p = *std::find_if(run.gpt.params().list().begin(), run.gpt.params().list().end(),
