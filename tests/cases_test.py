@@ -164,7 +164,7 @@ class Samples(Case):
         (self.dir / "prompt").write_bytes(b"a\\nc\n")
         self.assertTrue(self.run_program("sample", "run", "--prompt-file=prompt", "--length=1")[0].startswith("a\\nc\n"))
         self.assertEqual(self.run_program("sample", "run", "--prompt=")[0], self.run_program("sample", "run")[0])
-        (self.dir / "prompt").write_bytes(b"ab\x92")
+        (self.dir / "prompt").write_bytes(b"ac\x92")
         self.assertIn("byte 0x92 at offset 2", self.run_program("sample", "run", "--prompt-file=prompt", code=2)[1])
         self.assertIn("contradicts", self.run_program("sample", "run", "--prompt=a", "--prompt-file=prompt", code=2)[1])
 
@@ -197,7 +197,7 @@ class Numbers(Case):
         self.assertRegex(self.train("run", *huge, code=2)[1], r"needs about [\d.]+ (TB|PB) and [\d.]+ GB are available")
         out, _ = self.train("run", *huge, "--dry-run", code=2)
         self.assertRegex(out, r"memory about [\d.]+ (TB|PB)")
-        self.assertIn("memory", self.train("run", "--batch_size=100000000", "--block_size=1900", code=2)[1])
+        self.assertIn("memory", self.train("run", "--batch_size=1048576", "--block_size=1900", code=2)[1])
         self.assertFalse((self.dir / "run").exists())
 
     def test_without_memory_there_is_a_message(self) -> None:
