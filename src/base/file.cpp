@@ -11,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "base/signals.h"
 #include "base/text.h"
 
 namespace qkgpt {
@@ -30,11 +31,16 @@ struct Descriptor {
   const int fd;
 };
 
-int open_again_if_interrupted(const char* path, int flags) {
-  int fd;
-  do fd = ::open(path, flags | O_CLOEXEC);
-  while (fd < 0 && errno == EINTR);
-  return fd;
+// What to do when a signal interrupts a call: go on, or end where a stop was asked for. A save always goes on.
+using OnSignal = void (*)();
+constexpr OnSignal go_on = [] {};
+
+int open_again_if_interrupted(const char* path, int flags, OnSignal on_signal = go_on) {
+  for (;;) {
+    const int fd = ::open(path, flags | O_CLOEXEC);
+    if (fd >= 0 || errno != EINTR) return fd;
+    on_signal();
+  }
 }
 
 std::string directory_of(const std::string& path) {
@@ -47,17 +53,23 @@ std::string temporary_of(const std::string& path) {
   return cat(path.substr(0, name), ".", path.substr(name), ".tmp");
 }
 
-// The first `most` bytes of an open file, or all.
-std::string read_start(int fd, std::size_t most) {
+std::size_t size_of(int fd) {
   struct stat status;
   if (::fstat(fd, &status) != 0) fail("fstat");
-  std::string content(std::min(static_cast<std::size_t>(std::max<off_t>(status.st_size, 0)) + 1, most), '\0');
-  for (std::size_t size = 0;;) {
+  return static_cast<std::size_t>(std::max<off_t>(status.st_size, 0));
+}
+
+// Reads on from the end of `content` until there are `most` bytes, or to the end.
+void read_on(int fd, std::string& content, std::size_t most, OnSignal on_signal) {
+  std::size_t size = content.size();
+  for (content.resize(std::min(std::max(size_of(fd), size) + 1, most));;) {
     if (size == content.size()) content.resize(std::min(2 * size, most));  // it grew, or its size is unknown (a pipe)
-    const ssize_t n = ::read(fd, content.data() + size, content.size() - size);
+    const std::size_t wanted = std::min<std::size_t>(content.size() - size, 1u << 26);
+    const ssize_t n = ::read(fd, content.data() + size, wanted);
+    on_signal();
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail("read");
-    if (n == 0) return content.resize(size), content;
+    if (n == 0) return content.resize(size);
     size += static_cast<std::size_t>(n);
   }
 }
@@ -128,7 +140,7 @@ void write_temporary(const std::string& temporary, std::span<const Bytes> pieces
   if (calls.close(fd) != 0 && errno != EINTR) fail("close");
 }
 
-void sync_directory(const std::string& directory, const SaveCalls& calls) {
+void sync_names(const std::string& directory, const SaveCalls& calls) {
   const Descriptor d(open_again_if_interrupted(directory.c_str(), O_RDONLY | O_DIRECTORY));
   if (d.fd < 0) fail("open the directory");
   if (calls.sync(d.fd) != 0 && errno != EINVAL) fail("sync the directory");  // EINVAL: directories need no sync here
@@ -139,7 +151,9 @@ bool put_back(const std::string& path, int old_fd, bool existed, const SaveCalls
   try {
     if (!existed) return calls.remove(path.c_str()) == 0;
     if (old_fd < 0) return false;
-    const std::string temporary = temporary_of(path), content = read_start(old_fd, std::string::npos);
+    const std::string temporary = temporary_of(path);
+    std::string content;
+    read_on(old_fd, content, std::string::npos, go_on);
     const Bytes piece = as_bytes(content);
     write_temporary(temporary, {&piece, 1}, calls);
     return calls.rename(temporary.c_str(), path.c_str()) == 0;
@@ -159,10 +173,20 @@ int sync_descriptor(int fd) {
 }  // namespace
 
 std::string read_file(const std::string& path, Index most) {
-  const Descriptor file(open_again_if_interrupted(path.c_str(), O_RDONLY));
+  const auto too_much = [](std::string_view, Index) { return false; };
+  return read_file(path, most, too_much);
+}
+
+std::string read_file(const std::string& path, Index head,
+                      const std::function<bool(std::string_view start, Index size)>& wanted) {
+  const Descriptor file(open_again_if_interrupted(path.c_str(), O_RDONLY, stop_if_asked));
   try {
     if (file.fd < 0) fail("open");
-    return read_start(file.fd, static_cast<std::size_t>(most));
+    std::string content;
+    read_on(file.fd, content, static_cast<std::size_t>(head), stop_if_asked);
+    if (wanted(content, static_cast<Index>(size_of(file.fd))))
+      read_on(file.fd, content, std::string::npos, stop_if_asked);
+    return content;
   } catch (const std::system_error& e) {
     throw Error(ErrorKind::usage,
                 cat(path, ": cannot be read: ", reason(e.code().value()), "; give the path of a readable file"));
@@ -190,7 +214,7 @@ void write_durably(const std::string& path, std::span<const Bytes> pieces, const
     write_temporary(temporary, pieces, calls);
     if (calls.rename(temporary.c_str(), path.c_str()) != 0) fail("rename");
     renamed = true;
-    sync_directory(directory_of(path), calls);
+    sync_names(directory_of(path), calls);
   } catch (const std::exception& e) {
     const bool as_before = !renamed || put_back(path, old.fd, existed, calls);
     calls.remove(temporary.c_str());
@@ -199,6 +223,22 @@ void write_durably(const std::string& path, std::span<const Bytes> pieces, const
                                      : existed  ? "the previous content is still there, unchanged"
                                                 : "no file was left there"));
   }
+}
+
+void sync_directory(const std::string& path) {
+  try {
+    sync_names(path, system_save_calls());
+  } catch (const std::system_error& e) {
+    throw Error(ErrorKind::disk,
+                cat(path, ": cannot be synced: ", reason(e.code().value()), "; give a directory on a sound disk"));
+  }
+}
+
+void take_standard_descriptors() {
+  int fd;
+  do fd = ::open("/dev/null", O_RDONLY);  // the lowest free number
+  while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) ::close(fd);
 }
 
 bool exists(const std::string& path) {
@@ -227,7 +267,7 @@ void make_directories(const std::string& path) {
       throw Error(ErrorKind::usage, cat(path, ": ", part, " is a file; give a path whose parts are directories"));
     try {
       if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) fail("mkdir");
-      sync_directory(directory_of(part), system_save_calls());
+      sync_names(directory_of(part), system_save_calls());
     } catch (const std::system_error& e) {
       throw Error(ErrorKind::disk, cat(path, ": cannot create the directory ", part, ": ", reason(e.code().value()),
                                        "; give a path in a writable directory"));

@@ -13,7 +13,13 @@
 namespace qkgpt {
 
 // A file's bytes, or its first `most`. Error(usage) when it is missing, a directory or unreadable.
+// Ends early when a stop signal came (base/signals.h): a pipe may keep us waiting.
 std::string read_file(const std::string& path, Index most = std::numeric_limits<Index>::max());
+
+// The same, all from one opened file, so that a rename meanwhile mixes no two files: its first `head` bytes and its
+// size go to `wanted`, which says whether to read the rest.
+std::string read_file(const std::string& path, Index head,
+                      const std::function<bool(std::string_view start, Index size)>& wanted);
 
 // The system calls a save is made of, so that tests can let any one fail. Each returns what the call of
 // its name returns, -1 with errno set on failure.
@@ -35,6 +41,13 @@ SaveCalls system_save_calls();
 // may save there at a time: callers hold the run directory's lock.
 void write_durably(const std::string& path, std::span<const Bytes> pieces,
                    const SaveCalls& calls = system_save_calls());
+
+// Makes new, renamed and removed names in a directory last. Error(disk).
+void sync_directory(const std::string& path);
+
+// For a program that was started without stdin, stdout or stderr: takes their numbers, so that no file gets one and
+// receives what is meant for the terminal. Writing there is an error.
+void take_standard_descriptors();
 
 bool exists(const std::string& path);
 bool is_directory(const std::string& path);

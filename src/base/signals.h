@@ -10,7 +10,8 @@ void catch_signals();
 // SIGPIPE and SIGXFSZ become errors of the calls that caused them.
 void ignore_write_signals();
 
-int stop_signal();         // number of the signal that asked to stop, or 0
+int stop_signal();  // number of the signal that asked to stop, or 0
+const char* stop_signal_name();
 bool take_save_request();  // true once after SIGUSR1
 
 // Thrown where long work ends early because of a stop signal.

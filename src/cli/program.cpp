@@ -2,6 +2,7 @@
 #include <exception>
 #include <new>
 
+#include "base/file.h"
 #include "base/signals.h"
 #include "base/text.h"
 #include "base/version.h"
@@ -64,6 +65,7 @@ const std::vector<const Command*>& commands() {
 
 int run_program(int argc, char** argv) {
   try {
+    take_standard_descriptors();
     ignore_write_signals();
     return dispatch({argv + 1, argv + argc});
   } catch (const Error& e) {

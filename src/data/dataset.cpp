@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/rng.h"
+#include "base/signals.h"
 #include "base/text.h"
 #include "base/utf8.h"
 
@@ -13,6 +14,7 @@ namespace qkgpt {
 namespace {
 
 constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
+constexpr Index characters_between_looks = 1 << 22;  // for a stop signal: a small part of a second
 
 struct Survey {
   std::vector<char32_t> vocabulary;  // sorted
@@ -25,7 +27,7 @@ Survey survey(std::string_view bytes, const std::string& path, Index skipped) {
   std::vector<unsigned char> seen(max_code_point + 1);
   std::optional<Utf8Fault> fault = for_each_code_point(bytes, [&](char32_t c) {
     seen[c] = 1;
-    ++found.characters;
+    if (++found.characters % characters_between_looks == 0) stop_if_asked();
     found.carriage_returns += c == '\r';
   });
   if (fault) {
@@ -49,6 +51,7 @@ Text parse(std::string_view bytes, const std::string& path, const Tokenizer* giv
     const std::int32_t id = tokenizer.id(c);
     if (id < 0) throw unknown_character(path, c, at + 1, tokenizer);
     tokens.set(at++, id);
+    if (at % characters_between_looks == 0) stop_if_asked();
   });
   return {std::move(tokenizer), std::move(tokens), static_cast<Index>(bytes.size()), found.carriage_returns, bom};
 }

@@ -58,6 +58,7 @@ class SafetensorsFile {
   const TensorEntry* find(std::string_view name) const;                 // null when there is none
   const Metadata& metadata() const { return metadata_; }
   bool has_trailer() const { return has_trailer_; }
+  Index size() const { return static_cast<Index>(bytes_.size()); }  // of the file, in bytes
 
  private:
   SafetensorsFile() = default;

@@ -78,11 +78,14 @@ std::string length_fault(std::string_view start, Index file_size, Index& header_
 
 SafetensorsFile SafetensorsFile::read(const std::string& path, bool require_trailer) {
   // First the length, so that no gigabytes of something else are read.
-  const std::string start = read_file(path, 16);
-  Index header_size = 0;
-  const std::string fault = length_fault(start, file_size(path), header_size);
-  if (!fault.empty()) refuse_layout(path, start, false, fault);
-  return parse(read_file(path), path, require_trailer);
+  return parse(read_file(path, 16,
+                         [&path](std::string_view start, Index size) {
+                           Index header_size = 0;
+                           const std::string fault = length_fault(start, size, header_size);
+                           if (!fault.empty()) refuse_layout(path, start, false, fault);
+                           return true;
+                         }),
+               path, require_trailer);
 }
 
 SafetensorsFile SafetensorsFile::parse(std::string bytes, const std::string& path, bool require_trailer) {
@@ -120,8 +123,8 @@ SafetensorsFile SafetensorsFile::parse(std::string bytes, const std::string& pat
     refuse(path, cat("damaged or foreign: its last tensor is a checksum named ", excerpt(t->name),
                      " and not '~sha256'; give an intact file"));
   refuse(path,
-         "not a checkpoint of qkgpt: a safetensors file of other origin, without the ~sha256 checksum; "
-         "give a file that `qkgpt train` saved");
+         "not a checkpoint of qkgpt: a safetensors file of other origin, without checksum, vocabulary and optimiser "
+         "state; give a file that `qkgpt train` saved (--resume and init_from take no other)");
 }
 
 const TensorEntry* SafetensorsFile::find(std::string_view name) const {

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "base/signals.h"
+
 namespace qkgpt {
 namespace {
 
@@ -101,8 +103,12 @@ Digest Sha256::digest() const {
 }
 
 Digest sha256(Bytes bytes) {
+  constexpr std::size_t piece = 1u << 24;  // a small part of a second
   Sha256 h;
-  h.update(bytes);
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(piece, bytes.size()))) {
+    stop_if_asked();
+    h.update(bytes.first(std::min(piece, bytes.size())));
+  }
   return h.digest();
 }
 

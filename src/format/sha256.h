@@ -22,7 +22,7 @@ class Sha256 {
   std::uint64_t size_ = 0;             // bytes so far
 };
 
-Digest sha256(Bytes bytes);
+Digest sha256(Bytes bytes);    // ends early when a stop signal came (base/signals.h)
 std::string hex(Bytes bytes);  // two lower-case digits a byte
 
 }  // namespace qkgpt

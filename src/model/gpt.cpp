@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "base/signals.h"
 #include "base/text.h"
 
 namespace qkgpt {
@@ -96,6 +97,7 @@ Gpt::Gpt(const Config& config, Index vocab_size) : config_(config), vocab_size_(
 void Gpt::initialise() {
   const double layers = static_cast<double>(config_.n_layer);
   for (Param& p : params_.list()) {
+    stop_if_asked();
     float* x = p.value();
     if (p.name.ends_with(".attn.qk_scale")) {
       x[0] = static_cast<float>(qk_scale_init(config_));

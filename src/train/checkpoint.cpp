@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/file.h"
 #include "base/text.h"
 #include "base/utf8.h"
 
@@ -83,9 +82,12 @@ const std::string& metadata_value(const SafetensorsFile& file, const std::string
 
 void require_version(const SafetensorsFile& file, const std::string& path) {
   const std::string& version = metadata_value(file, path, "qkgpt.format_version");
-  if (version != checkpoint_version)
-    refuse(path,
-           cat("checkpoint format version ", version, ", this program reads ", checkpoint_version, "; update qkgpt"));
+  if (version == checkpoint_version) return;  // the first there is: no older one to read
+  const bool number = !version.empty() && version.size() < 10 &&
+                      version.find_first_not_of("0123456789") == std::string::npos && version[0] != '0';
+  refuse(path, cat("checkpoint format version ", excerpt(version), ", this program reads '",
+                   std::string_view(checkpoint_version), "'; ",
+                   number ? "update qkgpt" : "no qkgpt wrote that: the file is damaged or foreign"));
 }
 
 Tokenizer read_vocabulary(const SafetensorsFile& file, const std::string& path) {
@@ -120,8 +122,9 @@ RunState read_state(const SafetensorsFile& file, const std::string& path) {
   s.best_val_loss = read_number<double>(file, path, "qkgpt.best_val_loss", DType::F64);
   s.evals_since_best = read_number<std::int64_t>(file, path, "qkgpt.evals_since_best", DType::I64);
   s.last_eval_step = read_number<std::int64_t>(file, path, "qkgpt.last_eval_step", DType::I64);
-  const bool ordered = s.step >= 0 && s.best_step >= -1 && s.best_step <= s.step && s.last_eval_step >= -1 &&
-                       s.last_eval_step <= s.step && s.evals_since_best >= 0;
+  // The best may be of a later step: of updates that a crash undid and another learning rate did not make again.
+  const bool ordered = s.step >= 0 && s.best_step >= -1 && s.last_eval_step >= -1 && s.last_eval_step <= s.step &&
+                       s.evals_since_best >= 0;
   if (!ordered || !std::isfinite(s.best_val_loss))
     refuse(path, "its step numbers contradict each other; the file is damaged or foreign");
   return s;
@@ -158,9 +161,12 @@ Checkpoint read_checkpoint(const std::string& path) {
   try {
     Config config = parse_config(json, path + " (config)");
     // before a model of that size is made: the weights it speaks of must be in the file
-    if (least_weights(config, tokenizer.size()) * 4.0 > static_cast<double>(file_size(path)))
+    if (least_weights(config, tokenizer.size()) * 4.0 > static_cast<double>(file.size()) ||
+        config.n_layer > static_cast<Index>(file.tensors().size()))
       refuse(path, "its config speaks of more weights than the file has bytes; the file is damaged or foreign");
-    return {path, std::move(file), std::move(config), std::move(tokenizer), std::move(sha), state};
+    Checkpoint c{path, std::move(file), std::move(config), std::move(tokenizer), std::move(sha), state};
+    check_tensors(c, Gpt(c.config, c.tokenizer.size()));
+    return c;
   } catch (const Error& e) {  // faults of a config are usage errors elsewhere
     throw Error(ErrorKind::checkpoint, e.what());
   }

@@ -28,7 +28,8 @@ struct Checkpoint {
   RunState state;
 };
 
-// Error(checkpoint) for a damaged or foreign file, with what is wrong; Error(usage) when it is absent.
+// With every tensor that its config asks for and no other. Error(checkpoint) for a damaged or foreign file, with what
+// is wrong; Error(usage) when it is absent.
 Checkpoint read_checkpoint(const std::string& path);
 
 // Saves durably (base/file.h); two runs with the same result write the same bytes. Error(disk).

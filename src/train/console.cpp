@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -65,7 +66,7 @@ void Console::clear() {
 }
 
 std::string duration_text(double seconds) {
-  const auto s = static_cast<Index>(seconds + 0.5);
+  const auto s = static_cast<Index>(std::clamp(seconds, 0.0, 1e15) + 0.5);
   const auto two = [](Index n) { return cat(n < 10 ? "0" : "", n); };
   return s >= 3600 ? cat(s / 3600, ":", two(s / 60 % 60), ":", two(s % 60)) : cat(s / 60, ":", two(s % 60));
 }

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/crc32.h"
+#include "base/signals.h"
 
 namespace qkgpt {
 namespace {
@@ -86,9 +87,11 @@ std::uint32_t windows_crc(const Config& c, const Corpus& corpus) {
         add(train_window(c.seed, step, micro, row, corpus.train.windows(c.block_size)));
   for (const Split& split : {corpus.train, corpus.val})
     if (split.size() > c.block_size)
-      for (Index batch = 0; batch < c.eval_iters; ++batch)
+      for (Index batch = 0; batch < c.eval_iters; ++batch) {
+        stop_if_asked();
         for (Index row = 0; row < c.batch_size; ++row)
           add(eval_window(c.seed, split.name, batch, row, split.windows(c.block_size)));
+      }
   return crc;
 }
 

@@ -1,12 +1,7 @@
 #include "train/metrics.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cmath>
-#include <cstring>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <numbers>
 
@@ -49,6 +44,7 @@ bool belongs(const std::string& text, const RunState& state) {
   if (row["kind"] == "start") return true;
   if (!row.contains("step") || !row["step"].is_number_integer()) return false;
   const auto step = row["step"].get<Index>();
+  if (step < 0) return false;
   return step < state.step || (step == state.step && (row["kind"] == "train" || state.last_eval_step == step));
 }
 
@@ -62,30 +58,16 @@ Index kept_length(const std::string& content, const RunState& state) {
 
 }  // namespace
 
-Metrics::Metrics(const std::string& path, const RunState* resumed_from)
-    : fd_(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
-  if (fd_ < 0)
-    throw Error(ErrorKind::disk, cat(path, ": cannot be opened: ", std::string_view(std::strerror(errno)),
-                                     "; a run directory must be writable"));
+Metrics::Metrics(const std::string& path, const RunState* resumed_from) : file_(path) {
   if (!resumed_from) return;
-  const Index length = kept_length(read_file(path), *resumed_from);
-  if (length < file_size(path) && ftruncate(fd_, length) != 0) failed_ = true;
+  const std::string content = read_file(path);
+  const Index length = kept_length(content, *resumed_from);
+  if (length < static_cast<Index>(content.size())) file_.cut(length);
 }
 
-Metrics::~Metrics() { close(fd_); }
+void Metrics::write(const std::string& text) { failed_ |= !file_.append(text); }
 
-void Metrics::write(const std::string& text) {
-  struct stat before {};
-  fstat(fd_, &before);
-  const auto written = ::write(fd_, text.data(), text.size());
-  if (written == static_cast<std::ptrdiff_t>(text.size())) return;
-  failed_ = true;  // no half rows: what came through goes again
-  if (written > 0 && ftruncate(fd_, before.st_size) != 0) failed_ = true;
-}
-
-void Metrics::sync() {
-  if (fsync(fd_) != 0) failed_ = true;
-}
+void Metrics::sync() { failed_ |= !file_.sync(); }
 
 void Metrics::start(const Config& config, const std::string& sha, std::uint32_t init_crc, std::uint32_t windows_crc) {
   write(line({{"kind", "start"},

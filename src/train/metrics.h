@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/append_file.h"
 #include "config/config.h"
 #include "ops/ops.h"
 #include "train/checkpoint.h"
@@ -12,11 +13,8 @@ namespace qkgpt {
 class Metrics {
  public:
   // Opens the file for appending. For a resumed run, rows later than the state are cut off, and an unfinished
-  // last line. Error(disk) when it cannot be opened.
+  // last line. Error(disk) when it cannot be opened or cut.
   Metrics(const std::string& path, const RunState* resumed_from);
-  ~Metrics();
-  Metrics(const Metrics&) = delete;
-  Metrics& operator=(const Metrics&) = delete;
 
   void start(const Config& config, const std::string& text_sha256, std::uint32_t init_crc, std::uint32_t windows_crc);
   void train(Index step, double loss, double lr, double grad_norm, Index tokens, double ms, double tok_per_s);
@@ -26,12 +24,12 @@ class Metrics {
 
   void sync();  // rows so far are on the disk
 
-  bool failed() const { return failed_; }  // a row could not be written
+  bool failed() const { return failed_; }  // a row could not be written, or not durably
 
  private:
   void write(const std::string& line);
 
-  int fd_;
+  AppendFile file_;
   bool failed_ = false;
 };
 

@@ -98,7 +98,9 @@ std::string RunDirectory::step(Index n) const {
 }
 
 void RunDirectory::clear() const {
-  for (const std::string& name : checkpoint_files(path_)) remove_file(file(name));
+  const std::vector<std::string> checkpoints = checkpoint_files(path_);
+  for (const std::string& name : checkpoints) remove_file(file(name));
+  if (!checkpoints.empty()) sync_directory(path_);  // before the rows that belong to them
   for (const std::string& name : {metrics(), config(), samples()}) remove_file(name);
 }
 

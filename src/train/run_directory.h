@@ -25,7 +25,10 @@ class RunDirectory {
   std::string config() const { return file("config.json"); }
   std::string samples() const { return file("samples.txt"); }
 
-  // Removes the files of an earlier run, nothing else.
+  // False where the file system has no locks: nothing keeps a second process out.
+  bool locked() const { return locked_; }
+
+  // Removes the files of an earlier run, nothing else. After a power cut half-way, what is left is still that run.
   void clear() const;
 
  private:

@@ -1,5 +1,6 @@
 // What a run tells: rows to metrics.jsonl, lines in nanoGPT's shape to the console, samples to samples.txt.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,15 +27,19 @@ class RunLog {
 
   void start(const Config& config, const std::string& text_sha256, std::uint32_t init_crc, std::uint32_t windows_crc);
   void update(Index step, const UpdateResult& result, Index tokens_per_update, double seconds);
-  void evaluation(Index step, const Evaluation& e, double seconds);  // Error(disk) when samples.txt cannot be written
+  // False when the sample could not be written to samples.txt, after a warning.
+  bool evaluation(Index step, const Evaluation& e, double seconds);
+
+  void sync();  // what was told so far is on the disk
 
  private:
-  void write_sample(Index step, const std::string& text);
+  bool write_sample(Index step, const std::string& text);
   void warn_once();
 
   Console& console_;
   Metrics metrics_;
   std::string samples_path_;
+  std::optional<AppendFile> samples_;
   bool warned_ = false;
 };
 

@@ -20,6 +20,11 @@ const Field& field(const std::string& key) {
   return *std::find_if(fields().begin(), fields().end(), [&](const Field& f) { return f.name == key; });
 }
 
+std::string parent_of(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
 void require_agreement(const Checkpoint& c, const Config& config, const std::vector<std::string>& keys,
                        const std::string& advice) {
   std::string faults;
@@ -55,13 +60,49 @@ Checkpoint newest(const RunDirectory& directory, std::vector<std::string>& notic
   return std::move(*found);
 }
 
+// The record of the best belongs to the file that holds it. What a crash or a damaged file can have set apart:
+ResumedState agree_on_best(const RunDirectory* directory, const Checkpoint& resumed, bool same_course,
+                           std::vector<std::string>& notices) {
+  ResumedState r{resumed.state};
+  RunState& s = r.state;
+  std::string lost = "missing";
+  if (directory && exists(directory->best())) {
+    try {
+      const Checkpoint file = read_checkpoint(directory->best());
+      const double loss = file.state.best_val_loss;
+      if (file.state.best_step != file.state.step || file.text_sha256 != resumed.text_sha256)
+        throw Error(ErrorKind::checkpoint, directory->best() + ": not a best state of this run");
+      if (s.best_step >= 0 && loss == s.best_val_loss) return r;
+      const bool better = s.best_step < 0 || loss < s.best_val_loss;
+      if (better && same_course)
+        r.best_to_keep = loss;
+      else if (better || s.best_step != s.step)
+        s.best_step = file.state.step, s.best_val_loss = loss;
+      else
+        r.best_to_save = true;
+      return r;
+    } catch (const Error& e) {
+      lost = e.what();
+    }
+  }
+  if (s.best_step < 0) return r;
+  r.best_to_save = s.best_step == s.step;
+  if (!r.best_to_save) s.best_step = -1, s.best_val_loss = 0.0;
+  std::error_code error;
+  if (directory && std::filesystem::equivalent(directory->path(), parent_of(resumed.path), error))
+    notices.push_back(
+        cat("WARNING: best.safetensors: ", lost, "; ",
+            r.best_to_save ? "it is written again from the resumed state" : "the next evaluation makes a new one"));
+  return r;
+}
+
 void prepare_resume(const TrainRequest& request, Start& start) {
   Config given = load_config(request.config_files, request.overrides, Config{}, true);
   const bool names_directory = std::any_of(request.overrides.begin(), request.overrides.end(),
                                            [](const Override& o) { return o.key == "out_dir"; });
   const std::string& path = request.resume_path;
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  if (!path.empty() && request.config_files.empty() && !names_directory) given.out_dir = parent.empty() ? "." : parent;
+  const std::string parent = parent_of(path);
+  if (!path.empty() && request.config_files.empty() && !names_directory) given.out_dir = parent;
   if (path.empty() && checkpoint_files(given.out_dir).empty())
     throw Error(ErrorKind::usage, cat(given.out_dir,
                                       "/last.safetensors: no checkpoint to resume; give the out_dir of a "
@@ -70,8 +111,7 @@ void prepare_resume(const TrainRequest& request, Start& start) {
   if (path.empty() || is_directory(given.out_dir)) {
     start.directory = std::make_unique<RunDirectory>(given.out_dir);
     std::error_code error;
-    const bool elsewhere =
-        !path.empty() && !std::filesystem::equivalent(given.out_dir, parent.empty() ? "." : parent, error);
+    const bool elsewhere = !path.empty() && !std::filesystem::equivalent(given.out_dir, parent, error);
     if (elsewhere && !checkpoint_files(given.out_dir).empty())
       throw Error(ErrorKind::usage,
                   cat(given.out_dir, ": holds another run; choose another out_dir to go on from ", path));
@@ -85,6 +125,9 @@ void prepare_resume(const TrainRequest& request, Start& start) {
   std::vector<std::string> keys = run_keys;
   if (row(base.attention).scale == LogitScale::fixed) keys.push_back("qk_scale_init");
   require_agreement(*start.resumed, start.config, keys, "a resumed run keeps it");
+  std::vector<std::string> changed = changed_keys(base, start.config);
+  std::erase(changed, "threads");  // which changes no bit
+  start.state = agree_on_best(start.directory.get(), *start.resumed, changed.empty(), start.notices);
 }
 
 }  // namespace

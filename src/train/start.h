@@ -1,5 +1,6 @@
 // From a request to what a run starts with: resolved config, checkpoint, directory.
 #pragma once
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,9 +21,19 @@ struct TrainRequest {
   ProgressMode progress = ProgressMode::automatic;
 };
 
+// The state to go on from, in agreement with the best.safetensors that is there.
+struct ResumedState {
+  RunState state;
+  bool best_to_save = false;  // `state` is the best one and best.safetensors is lost
+  // Loss of a best.safetensors from updates that are to be made again: a crash came between its save and that of
+  // `last`. It stays until this run has one as good.
+  double best_to_keep = std::numeric_limits<double>::infinity();
+};
+
 struct Start {
   Config config;
-  std::optional<Checkpoint> resumed;        // the state to go on from
+  std::optional<Checkpoint> resumed;        // the checkpoint to go on from
+  ResumedState state;                       // and its state
   std::optional<Checkpoint> initial;        // the weights to start with (init_from)
   std::unique_ptr<RunDirectory> directory;  // already locked when resuming, else null
   std::vector<std::string> notices;

@@ -1,8 +1,9 @@
 #include "train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <csignal>
+#include <limits>
 
 #include "base/crc32.h"
 #include "base/file.h"
@@ -11,6 +12,7 @@
 #include "kernels/parallel.h"
 #include "model/generate.h"
 #include "train/evaluate.h"
+#include "train/preflight.h"
 #include "train/report.h"
 #include "train/run_log.h"
 #include "train/updates.h"
@@ -19,7 +21,9 @@ namespace qkgpt {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+double seconds_since(Clock::time_point t) {  // above 0, whatever the clock says: rates are divided by it
+  return std::max(1e-9, std::chrono::duration<double>(Clock::now() - t).count());
+}
 
 std::uint32_t shared_values_crc(const Gpt& gpt) {
   std::uint32_t crc = 0;
@@ -31,17 +35,18 @@ std::uint32_t shared_values_crc(const Gpt& gpt) {
 class Trainer {
  public:
   Trainer(const RunDirectory& directory, Console& console, Gpt& gpt, const Corpus& corpus, Arena& arena,
-          const RunState* resumed)
+          const ResumedState* resumed)
       : config_(gpt.config()),
         directory_(directory),
         console_(console),
         gpt_(gpt),
         corpus_(corpus),
         arena_(arena),
-        log_(directory, console, resumed),
+        log_(directory, console, resumed ? &resumed->state : nullptr),
         updates_(gpt, corpus.train, arena),
-        state_(resumed ? *resumed : RunState{}),
-        saved_step_(resumed ? resumed->step : -1) {
+        state_(resumed ? resumed->state : RunState{}),
+        saved_step_(resumed ? resumed->state.step : -1) {
+    if (resumed) best_to_save_ = resumed->best_to_save, best_to_keep_ = resumed->best_to_keep;
     if (!resumed) log_.start(config_, corpus.sha256, shared_values_crc(gpt), windows_crc(config_, corpus));
   }
 
@@ -54,7 +59,7 @@ class Trainer {
   void evaluate();
   Evaluation measure();
   void update();
-  void save(bool best, bool must);
+  void save(bool must, const RunState* before_best = nullptr);
   bool save_to(const std::string& path, bool must);
   int stop();
   void farewell();
@@ -70,6 +75,8 @@ class Trainer {
   Updates updates_;
   RunState state_;
   Index saved_step_;
+  bool best_to_save_ = false;
+  double best_to_keep_ = std::numeric_limits<double>::infinity();
   TimeLeft time_left_;
   Index first_unlogged_ = 0;  // updates and seconds since the last train row
   double unlogged_seconds_ = 0.0;
@@ -77,16 +84,20 @@ class Trainer {
 
 int Trainer::run() {
   try {
+    if (best_to_save_) {
+      const RunState none;
+      save(false, &none);
+    }
     for (;;) {
       if (evaluation_due())
         evaluate();
       else if (saved_step_ != state_.step &&
                (every(config_.checkpoint_interval.value_or(0)) || every(config_.keep_interval)))
-        save(false, false);
+        save(false);
+      stop_if_asked();  // also when all is done: a command behind && must not take the run for an undisturbed one
       if (state_.step >= config_.max_iters || out_of_patience()) break;
-      stop_if_asked();
       update();
-      if (take_save_request()) save(false, false);
+      if (take_save_request()) save(false);
     }
   } catch (const Interrupted&) {
     return stop();
@@ -103,25 +114,29 @@ bool Trainer::evaluation_due() const {
 // Measures first, then writes: rows, then checkpoints. Whatever fails, the state of this step is kept.
 void Trainer::evaluate() {
   const auto begin = Clock::now();
-  bool last = false;
+  Evaluation e{};
+  bool told = false;
   try {
-    const Evaluation e = measure();
-    last = e.last;
-    log_.evaluation(state_.step, e, seconds_since(begin));
-    state_.last_eval_step = state_.step;
-    if (e.best) state_.best_step = state_.step, state_.best_val_loss = e.val_loss;
-    state_.evals_since_best = e.best ? 0 : state_.evals_since_best + 1;
-    time_left_.evaluation_took(seconds_since(begin));
-    save(e.best, last);
-    if (last && !std::isfinite(e.has_val ? e.val_loss_full : e.train_loss))
-      throw Error(ErrorKind::diverged,
-                  cat("step ", state_.step, ": the loss is not finite; a lower learning_rate helps"));
+    e = measure();
+    told = log_.evaluation(state_.step, e, seconds_since(begin));
   } catch (const Interrupted&) {
     throw;
   } catch (...) {
-    if (saved_step_ != state_.step) save(false, false);
+    if (saved_step_ != state_.step) save(false);
     throw;
   }
+  const RunState before = state_;
+  state_.last_eval_step = state_.step;
+  if (e.best) state_.best_step = state_.step, state_.best_val_loss = e.val_loss;
+  state_.evals_since_best = e.best ? 0 : state_.evals_since_best + 1;
+  time_left_.evaluation_took(seconds_since(begin));
+  save(e.last, e.best ? &before : nullptr);
+  if (e.last && !std::isfinite(e.has_val ? e.val_loss_full : e.train_loss))
+    throw Error(ErrorKind::diverged,
+                cat("step ", state_.step, ": the loss is not finite; a lower learning_rate helps"));
+  if (e.last && !told)
+    throw Error(ErrorKind::disk, cat(directory_.samples(), ": the last sample could not be written, as warned above; ",
+                                     directory_.last(), " is complete"));
 }
 
 Evaluation Trainer::measure() {
@@ -164,7 +179,7 @@ void Trainer::update() {
     log_.update(state_.step + 1, r, tokens, seconds);
     std::string kept = cat("; ", directory_.last(), " is of step ", std::max<Index>(saved_step_, 0));
     if (weights_finite(gpt_)) {
-      if (saved_step_ != state_.step) save(false, true);
+      if (saved_step_ != state_.step) save(true);
       kept = cat("; ", directory_.last(), " holds the state before it, step ", state_.step);
     }
     throw Error(ErrorKind::diverged,
@@ -183,16 +198,15 @@ void Trainer::update() {
   show_progress(cat("loss ", fixed(r.loss, 4), ", ", rate_text(static_cast<double>(tokens) / seconds), " tok/s"));
 }
 
-// step_*, then best, then last: last speaks of the others, so they must be there first.
-void Trainer::save(bool best, bool must) {
+// Rows, so that no checkpoint has a hole in its history; step_*, then best, then last: last speaks of the others, so
+// they must be there first. `before_best`: the state before this one became the best, where best is to be saved too.
+// Error(disk) when `last` could not be saved and must be.
+void Trainer::save(bool must, const RunState* before_best) {
+  log_.sync();
   if (every(config_.keep_interval)) save_to(directory_.step(state_.step), false);
-  if (best && !save_to(directory_.best(), false)) {  // the record stays with the file that is there
-    state_.best_step = -1;
-    if (exists(directory_.best())) {
-      const Checkpoint old = read_checkpoint(directory_.best());
-      state_.best_step = old.state.best_step, state_.best_val_loss = old.state.best_val_loss;
-    }
-  }
+  const bool keep = best_to_keep_ < state_.best_val_loss;
+  if (before_best && !keep && !save_to(directory_.best(), false))  // the record stays with the file that is there
+    state_.best_step = before_best->best_step, state_.best_val_loss = before_best->best_val_loss;
   if (!save_to(directory_.last(), must)) return;
   saved_step_ = state_.step;
   console_.line(cat("saving checkpoint to ", directory_.path()));
@@ -210,10 +224,9 @@ bool Trainer::save_to(const std::string& path, bool must) {
 }
 
 int Trainer::stop() {
-  if (saved_step_ != state_.step) save(false, true);
-  const char* name = stop_signal() == SIGINT ? "SIGINT" : stop_signal() == SIGTERM ? "SIGTERM" : "SIGHUP";
-  console_.result(
-      cat("stopped by ", name, " at step ", state_.step, ": saved to ", directory_.last(), "; go on with --resume"));
+  if (saved_step_ != state_.step) save(true);
+  console_.result(cat("stopped by ", std::string_view(stop_signal_name()), " at step ", state_.step, ": saved to ",
+                      directory_.last(), "; go on with --resume"));
   return 128 + stop_signal();
 }
 
@@ -237,20 +250,6 @@ void Trainer::show_progress(const std::string& doing) {
       config_.max_iters > 0 ? 100.0 * static_cast<double>(state_.step) / static_cast<double>(config_.max_iters) : 100.0;
   console_.progress(cat(fixed(percent, 1), "%  iter ", state_.step, "/", config_.max_iters, "  ", doing,
                         seconds >= 0.0 ? "  " + duration_text(seconds) + " left" : std::string()));
-}
-
-void preflight(const RunDirectory& directory, const Gpt& gpt, const Corpus& corpus, Index step) {
-  const Config& c = gpt.config();
-  Index files = 1;  // the temporary one
-  for (const std::string& name : {directory.last(), directory.best()}) files += !exists(name);
-  if (c.keep_interval > 0) files += (c.max_iters - step) / c.keep_interval;
-  const Index each = checkpoint_size(gpt, c, corpus.text.tokenizer, corpus.sha256);
-  const double need = static_cast<double>(each) * static_cast<double>(files) + 65536.0;
-  const double have = static_cast<double>(free_bytes(directory.path()));
-  if (need > have)
-    throw Error(ErrorKind::disk,
-                cat(directory.path(), ": ", files, " checkpoints of ", bytes_text(static_cast<double>(each)), " need ",
-                    bytes_text(need), ", ", bytes_text(have), " are free; free space or choose another out_dir"));
 }
 
 void require_lengths(const Corpus& corpus, Index block_size) {
@@ -291,12 +290,7 @@ void print_changes(const Start& start, const Corpus& corpus, Console& console) {
                     " had ", start.resumed->text_sha256, "; a resumed run needs the same text"));
 }
 
-}  // namespace
-
-int train(const TrainRequest& request) {
-  ignore_write_signals();
-  catch_signals();
-  Console console(request.quiet, request.progress);
+int prepare_and_run(const TrainRequest& request, Console& console) {
   Start start = prepare(request);
   const Config& config = start.config;
   for (const std::string& notice : start.notices) console.warning(notice);
@@ -314,6 +308,9 @@ int train(const TrainRequest& request) {
 
   if (!start.directory) start.directory = take_directory(config.out_dir, request.overwrite);
   const RunDirectory& directory = *start.directory;
+  if (!directory.locked())
+    console.warning(
+        cat("WARNING: ", directory.path(), ": no locks on this file system; let no second process train here"));
   Gpt gpt(config, V);
   gpt.allocate(true);
   console.line(run_report(config, gpt, corpus, threads));
@@ -325,18 +322,31 @@ int train(const TrainRequest& request) {
     gpt.initialise();
     if (start.initial) load_weights(*start.initial, gpt);
   }
-  const RunState state = start.resumed ? start.resumed->state : RunState{};
-  preflight(directory, gpt, corpus, state.step);
+  const bool resumed = start.resumed.has_value();
+  require_space(directory, gpt, corpus, start.state.state.step);
+  stop_if_asked();
   if (!start.resumed) directory.clear();  // only now: whatever was refused above has cost nothing
   const std::string json = to_json(config);
   const Bytes pieces[] = {as_bytes(json)};
   write_durably(directory.config(), pieces);
-  const bool resumed = start.resumed.has_value();
   start.resumed.reset();  // its file is in memory
   start.initial.reset();
-  if (stop_signal()) return 128 + stop_signal();  // nothing was trained, nothing is to save
   Arena arena;
-  return Trainer(directory, console, gpt, corpus, arena, resumed ? &state : nullptr).run();
+  return Trainer(directory, console, gpt, corpus, arena, resumed ? &start.state : nullptr).run();
+}
+
+}  // namespace
+
+int train(const TrainRequest& request) {
+  ignore_write_signals();
+  catch_signals();
+  Console console(request.quiet, request.progress);
+  try {
+    return prepare_and_run(request, console);
+  } catch (const Interrupted&) {  // from Trainer::run none comes out
+    console.result(cat("stopped by ", std::string_view(stop_signal_name()), " before the first update"));
+    return 128 + stop_signal();
+  }
 }
 
 void dry_run(const TrainRequest& request) {

@@ -1,5 +1,6 @@
 #include "train/updates.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -15,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 // Seconds since the last call, and a new start.
 double lap(Clock::time_point& last) {
   const auto now = Clock::now();
-  return std::chrono::duration<double>(now - std::exchange(last, now)).count();
+  return std::max(0.0, std::chrono::duration<double>(now - std::exchange(last, now)).count());  // clocks have faults
 }
 
 }  // namespace
