@@ -24,14 +24,14 @@ struct OptionSpec {
 struct Arguments;
 
 struct Command {
-  std::string name;      // "sample"
-  std::string brief;     // for the list of commands
-  std::string synopsis;  // what follows the name: "RUN|CHECKPOINT [options]"
-  std::string summary;   // what the command does
+  std::string name;        // "sample"
+  std::string brief = {};  // for the list of commands
+  std::string synopsis;    // what follows the name: "RUN|CHECKPOINT [options]"
+  std::string summary;     // what the command does
   std::size_t least_positionals = 0, most_positionals = 0;
-  std::vector<OptionSpec> options = {};  // --help comes by itself
-  bool config_keys = false;         // every key of the config is an option too
-  int (*run)(const Arguments&);     // returns the exit code
+  std::vector<OptionSpec> options = {};    // --help comes by itself
+  bool config_keys = false;                // every key of the config is an option too
+  int (*run)(const Arguments&) = nullptr;  // returns the exit code
 };
 inline constexpr std::size_t any_number = SIZE_MAX;
 
