@@ -51,9 +51,11 @@ class Case(unittest.TestCase):
         (self.dir / name).write_text(json.dumps({"data": "text.txt"} | keys), encoding="utf-8")
 
     def start(self, *arguments: str, env: dict | None = None, **options) -> subprocess.Popen:
-        return subprocess.Popen([*self.command, *arguments], cwd=self.dir, stdin=subprocess.DEVNULL,
-                                env=os.environ | {"OMP_NUM_THREADS": "1"} | (env or {}),
-                                **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options))
+        process = subprocess.Popen([*self.command, *arguments], cwd=self.dir, stdin=subprocess.DEVNULL,
+                                   env=os.environ | {"OMP_NUM_THREADS": "1"} | (env or {}),
+                                   **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options))
+        self.addCleanup(process.kill)  # of a test that fails before it has stopped it
+        return process
 
     def run_program(self, *arguments: str, code: int = 0, env: dict | None = None) -> tuple[str, str]:
         process = self.start(*arguments, env=env)
