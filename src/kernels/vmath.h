@@ -52,15 +52,18 @@ inline vec exp(vec x) {
 }
 
 // tanh: odd polynomial near 0 (Cephes), (1 - 2 / (e^2x + 1)) beyond.
-inline vec tanh(vec x) {
+constexpr float tanh_near_end = 0.625f;
+inline vec tanh_near(vec x) {  // |x| < tanh_near_end
   const vec z = x * x;
   vec p = splat(-5.70498872745e-3f) * z + splat(2.06390887954e-2f);
   p = p * z + splat(-5.37397155531e-2f);
   p = p * z + splat(1.33314422036e-1f);
   p = p * z + splat(-3.33332819422e-1f);
-  const vec small = p * z * x + x;
+  return p * z * x + x;
+}
+inline vec tanh(vec x) {
   const vec a = abs(x), big = splat(1.0f) - splat(2.0f) / (exp(a + a) + splat(1.0f));
-  return select(a < 0.625f, small, x < 0 ? -big : big);
+  return select(a < tanh_near_end, tanh_near(x), x < 0 ? -big : big);
 }
 
 // Density phi(x) and distribution function Phi(x) of the standard normal with one exponential:

@@ -21,8 +21,9 @@ Index block_space(const AttentionShape& a) { return rounded(panel_floats(query_b
 // The way back: z becomes P~, dp (the gradient of P~) becomes dz = dS dS/dz, both zero behind n up to `padded`. D is
 // dy . y; `mask` is null without dropout. Returns sum dS z.
 template <class Logits>
-float softmax_row_backward(float* z, float* dp, const float* mask, Index n, Index padded, const Logits& logits,
+float softmax_row_backward(float* z, float* dp, const float* mask, Index n, Index padded, const Logits& form,
                            RowSoftmax row, float D) {
+  const Logits logits = form.of_row(z, n);
   const vec top = splat(row.max), norm = splat(row.norm);
   vec sum{};
   for (Index j = 0; j < padded; j += lanes) {

@@ -69,13 +69,16 @@ inline void row_backward(QkNorm norm, const float* x, RowStats s, Index m, float
   const auto n = static_cast<float>(m);
   const auto t = [=](Index c, auto count) { return load_part(dout + c, count); };
   const auto y = [=](Index c, auto count) { return (load_part(x + c, count) - splat(s.mu)) * splat(s.r); };
-  if (dgain)
-    for_vectors(m, [&](Index c, auto count) {
-      store_part(dgain + c, load_part(dgain + c, count) + t(c, count) * y(c, count), count);
-    });
-  if (gain)  // from here on dout is t
-    for_vectors(m, [&](Index c, auto count) { store_part(dout + c, t(c, count) * load_part(gain + c, count), count); });
-  const float ty = row_sum(m, [=](Index c, auto count) { return t(c, count) * y(c, count); });
+  const float ty = row_sum(m, [=](Index c, auto count) {
+    vec d = t(c, count);
+    const vec yc = y(c, count);
+    if (dgain) store_part(dgain + c, load_part(dgain + c, count) + d * yc, count);
+    if (gain) {  // from here on dout is t
+      d *= load_part(gain + c, count);
+      store_part(dout + c, d, count);
+    }
+    return d * yc;
+  });
   float alpha = 0.0f, beta = ty / n;
   if (norm == QkNorm::l2) beta = s.r < 1.0f / eps ? ty : 0.0f;
   if (norm == QkNorm::layernorm) alpha = row_sum(m, t) / n;

@@ -19,10 +19,11 @@ struct LogitMap {
 };
 
 // The two forms, each with dS/dz where it gives S. Apart, so that the compiler rounds exp(S - max) in the same way
-// forward and backward.
+// forward and backward. `of_row` knows the n products that will be asked for.
 struct PlainLogits {
   vec scale;
   explicit PlainLogits(LogitMap m) : scale(splat(m.scale)) {}
+  PlainLogits of_row(const float*, Index) const { return *this; }
   vec operator()(vec z) const { return z * scale; }
   vec slope(vec) const { return scale; }
 };
@@ -30,7 +31,15 @@ struct CappedLogits {
   vec scale, cap, inner, inverse;
   explicit CappedLogits(LogitMap m)
       : scale(splat(m.scale)), cap(splat(m.cap)), inner(splat(m.scale / m.cap)), inverse(splat(1.0f / m.cap)) {}
-  vec operator()(vec z) const { return cap * tanh(z * inner); }
+  bool near = false;  // all scores of the row are far below the cap: the cheap half of tanh gives the same bits
+  CappedLogits of_row(const float* z, Index n) const {
+    vec most{};
+    for (Index j = 0; j < n; j += lanes) most = max(first_lanes(abs(load(z + j) * inner), n - j), most);
+    CappedLogits row = *this;
+    row.near = max_lanes(most) < tanh_near_end;
+    return row;
+  }
+  vec operator()(vec z) const { return cap * (near ? tanh_near(z * inner) : tanh(z * inner)); }
   vec slope(vec S) const {
     const vec t = S * inverse;
     return scale - scale * (t * t);
@@ -44,7 +53,8 @@ inline auto with_logits(LogitMap m, Use&& use) {
 // Row i of P from the n = i + 1 products z (in place); zeros behind them up to `padded`. Whole vectors of z are read
 // and written: it has room for `padded` rounded up.
 template <class Logits>
-inline RowSoftmax softmax_row(float* z, Index n, Index padded, const Logits& logits) {
+inline RowSoftmax softmax_row(float* z, Index n, Index padded, const Logits& form) {
+  const Logits logits = form.of_row(z, n);
   vec most = logits(splat(z[0]));
   Index j = 0;
   for (; j + lanes <= n; j += lanes) most = max(logits(load(z + j)), most);
