@@ -48,7 +48,8 @@ class Readme(unittest.TestCase):
             (folder / "nanoGPT" / "config" / "train_shakespeare_char.py").write_text("dataset = 'shakespeare_char'\n")
             (folder / "README.md").write_text(README, encoding="utf-8")
             (folder / "build").symlink_to(Path(PROGRAM).parent)
-            (folder / "scripts").symlink_to(ROOT / "scripts")
+            for name in ("scripts", "docs"):
+                (folder / name).symlink_to(ROOT / name)
             for command in commands[2:]:
                 with self.subTest(command):
                     missing = [name for script, names in NEEDS.items() if script in command
