@@ -33,12 +33,13 @@ float softmax_row_backward(float* z, float* dp, const float* mask, Index n, Inde
     }
     const vec zj = load(z + j), m = mask ? load(mask + j) : splat(1.0f);
     vec p = exp(logits(zj) - top) * norm;
-    vec ds = p * (load(dp + j) * m - splat(D)), dsz = ds * zj;
+    const vec ds = p * (load(dp + j) * m - splat(D));
+    vec dz = ds * logits.slope(logits(zj)), dsz = ds * zj;
     p *= m;
-    if (j + lanes > n) p = first_lanes(p, n - j), ds = first_lanes(ds, n - j), dsz = first_lanes(dsz, n - j);
+    if (j + lanes > n) p = first_lanes(p, n - j), dz = first_lanes(dz, n - j), dsz = first_lanes(dsz, n - j);
     sum += dsz;
     store(z + j, p);
-    store(dp + j, ds * logits.slope(logits(zj)));
+    store(dp + j, dz);
   }
   return sum_lanes(sum);
 }
