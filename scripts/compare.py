@@ -21,13 +21,10 @@ from pathlib import Path
 
 import tables
 from report import write_report
-from runs import Group, InputError, read_groups
+from runs import HOW_TO_INSTALL, Group, InputError, read_groups
 from tables import Block, Blocks, Code, Note, Table
 
 WIDTH = 110
-HOW_TO_INSTALL = """\
-  python3 -m venv .venv && .venv/bin/pip install numpy scipy matplotlib
-  sudo apt-get install python3-numpy python3-scipy python3-matplotlib"""
 
 
 def print_table(table: Table) -> None:

@@ -18,6 +18,9 @@ Points = Tuple[List[int], List[float]]  # steps and values, NaN for a gap
 NOT_COMPARED = {"out_dir", "threads"}  # where and on how many cores: no influence on results
 OF_ATTENTION = {"attention", "qk_scale_init", "qk_scale_lr_mult", "qk_norm_eps", "softcap"}
 LONGEST_LABEL = 40
+HOW_TO_INSTALL = """\
+  python3 -m venv .venv && .venv/bin/pip install numpy scipy matplotlib
+  sudo apt-get install python3-numpy python3-scipy python3-matplotlib"""
 
 # What the start rows of two runs must have in common before a difference may be put down to their configs.
 SAME_START = {

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runs import InputError, Run, find_program, load
+from runs import HOW_TO_INSTALL, InputError, Run, find_program, load
 
 KAPPAS = [4**i for i in range(8)]  # to 16384
 
@@ -130,7 +130,10 @@ def main(arguments: list[str]) -> int:
         print(f"sharpen.py: {options.runs[0]}: no checkpoint; train it first", file=sys.stderr)
         return 2
     except ImportError as error:
-        print(f"sharpen.py: no figure: {error.name} is missing; pip install matplotlib brings it", file=sys.stderr)
+        print(f"no figure: {error.name} is missing; one of these brings it\n{HOW_TO_INSTALL}", file=sys.stderr)
+    except OSError as error:
+        print(f"sharpen.py: {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return 2
     return 0
 
 

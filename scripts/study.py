@@ -184,9 +184,9 @@ def table_row(planned: Planned, run: Run, exit_code: int) -> Row:
         "vocabulary": vocabulary,
         **{field: run.start().get(field, "") for field in ("version", "text_sha256", "init_crc", "windows_crc")},
     }
-    known = [x for x in (row["val_loss_full"], row["train_loss_highest"]) if x is not None]
-    if row["status"] == "finished" and not all(x <= math.log(vocabulary) for x in known):
-        row["status"] = "diverged"
+    loss, highest = row["val_loss_full"], row["train_loss_highest"] or 0.0
+    if row["status"] == "finished" and (loss is None or not max(loss, highest) <= math.log(vocabulary)):
+        row["status"] = "diverged"  # None: the last loss was not finite
     return row | {f"val_{step}": loss for step, loss in evals.items()}
 
 

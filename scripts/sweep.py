@@ -23,11 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from runs import InputError, find_program, load
+from runs import HOW_TO_INSTALL, NOT_COMPARED, InputError, find_program, load
 from study import Planned, Row, Study, best_rates, read_study, table_row, write_table
 
-NOT_COMPARED = {"out_dir", "threads"}
-INSTALL = "python3 -m venv .venv && .venv/bin/pip install numpy scipy matplotlib brings it"
 SET_BY_STUDY = {"learning_rate", "seed", "attention", "out_dir"}
 STOPPED = 128 + signal.SIGTERM  # exit code of a run that was told to stop
 
@@ -36,7 +34,8 @@ class Sweep:
     def __init__(self, study: Study, out: Path, program: str, overrides: dict[str, str], jobs: int) -> None:
         self.study, self.out, self.program, self.overrides, self.jobs = study, out, program, overrides, jobs
         self.processes: dict[Planned, subprocess.Popen[bytes]] = {}
-        self.exit_codes: dict[Planned, int] = {}
+        self.planned: list[Planned] = []
+        self.exit_codes: dict[Planned, int] = {}  # of those that have ended
         self.stopping = False
 
     def command(self, planned: Planned) -> list[str]:
@@ -56,6 +55,8 @@ class Sweep:
         for one in planned:
             wanted, path = self.config(one), self.out / one.name / "config.json"
             found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else wanted
+            if wanted["val_fraction"] == 0:
+                raise InputError(f"{self.study.path}: val_fraction is 0; a study compares validation losses")
             for key in wanted.keys() - NOT_COMPARED:
                 if found.get(key) != wanted[key]:
                     raise InputError(
@@ -64,21 +65,24 @@ class Sweep:
                     )
 
     def finished(self, planned: Planned) -> bool:
-        return (self.out / planned.name / "metrics.jsonl").exists() and bool(load(self.out / planned.name).final())
+        path = self.out / planned.name
+        return (path / "metrics.jsonl").exists() and bool(load(path).final())
 
     def train(self, planned: Planned) -> int:
         """Starts or resumes a run and waits for its end."""
+        if self.stopping:
+            return STOPPED
         directory = self.out / planned.name
         how = "--resume" if (directory / "last.safetensors").exists() else "--overwrite"
         command = [*self.command(planned), how, "--quiet"]
         with open(self.out / f"{planned.name}.log", "ab") as log:
             log.write(f"$ {shlex.join(command)}\n".encode())
             log.flush()
-            if self.stopping:
-                return STOPPED
             # In a session of its own, so that Ctrl-C reaches it once, from stop().
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
             self.processes[planned] = process
+            if self.stopping:  # while it was started
+                process.terminate()
             code = process.wait()
             del self.processes[planned]
         return code
@@ -91,6 +95,7 @@ class Sweep:
 
     def run(self, planned: list[Planned], total: int) -> None:
         """Runs what is not finished, `total` being the number of runs of the whole study."""
+        self.planned += planned
         self.exit_codes |= {one: 0 for one in planned if self.finished(one)}
         todo = [one for one in planned if one not in self.exit_codes]
         progress = Progress(total, len(self.exit_codes))
@@ -110,9 +115,10 @@ class Sweep:
 
     def outcome(self, planned: Planned) -> str:
         code = self.exit_codes[planned]
-        if code == 0:
-            return f"{load(self.out / planned.name).final()['val_loss_full']:.4f}"
-        return "diverged" if code == 3 else f"FAILED with exit code {code}; {planned.name}.log says why"
+        loss = load(self.out / planned.name).final().get("val_loss_full") if code == 0 else None
+        if loss is not None:
+            return f"{loss:.4f}"
+        return "diverged" if code in (0, 3) else f"FAILED with exit code {code}; {planned.name}.log says why"
 
     def running_share(self) -> float:
         return sum(self.share_done(one) for one in list(self.processes))
@@ -128,14 +134,13 @@ class Sweep:
             return 0.0
 
     def table(self) -> list[Row]:
+        """In the order of the study, whichever ended first."""
         rows = []
-        for planned, code in self.exit_codes.items():
+        for planned in self.planned:
             try:
-                run = load(self.out / planned.name)
+                rows.append(table_row(planned, load(self.out / planned.name), self.exit_codes[planned]))
             except InputError as error:  # a run that could not even start
                 print(f"sweep.py: {error}", file=sys.stderr)
-                continue
-            rows.append(table_row(planned, run, code))
         return rows
 
 
@@ -226,7 +231,8 @@ def main(arguments: list[str]) -> int:
 
         report(out / "study.csv", out / "study")
     except ImportError as error:
-        print(f"sweep.py: {out / 'study.csv'} is written; its report needs {error.name}; {INSTALL}", file=sys.stderr)
+        print(f"sweep.py: {out / 'study.csv'} is written; its report needs {error.name}", file=sys.stderr)
+        print(f"one of these brings it\n{HOW_TO_INSTALL}", file=sys.stderr)
         return 2
     except InputError as error:
         print(f"sweep.py: {error}", file=sys.stderr)

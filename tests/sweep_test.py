@@ -131,6 +131,24 @@ class Sweep(Scripted):
             self.assertIn(f"{math.log(vocabulary):.3f} ± 0.000 (2 diverged)", done.stdout)
         self.assertEqual(vocabulary, len(set((self.dir / "text.txt").read_text())))
 
+    def test_the_first_arm_is_the_baseline_whichever_ends_first(self) -> None:
+        slow = self.dir / "slow"
+        slow.write_text(f'#!/bin/sh\ncase "$*" in *print-config*) ;; *attention=standard*) sleep 0.4;; esac\nexec {PROGRAM} "$@"\n')
+        slow.chmod(0o755)
+        done = self.sweep("--jobs=4", program=str(slow))
+        self.assertTrue(done.stderr.startswith("qk_norm_"), done.stderr)  # the case in point
+        self.assertEqual([row[0] for row in self.table()][:2], ["standard", "qk_norm"])
+        self.assertIn("sensitivity of `qk_norm` less that of `standard`", done.stdout)
+
+    def test_a_last_loss_that_is_not_finite_is_divergence(self) -> None:
+        self.sweep()
+        metrics = self.dir / "runs" / "study" / "qk_norm_lr0.001_seed1" / "metrics.jsonl"
+        *rows, final = metrics.read_text().splitlines()
+        final = json.loads(final) | {"val_loss_full": None, "bits_per_char": None, "nonfinite": "inf"}
+        metrics.write_text("\n".join([*rows, json.dumps(final)]) + "\n")
+        self.assertIn("1 diverged, 0 failed", self.sweep().stdout)
+        self.assertEqual(self.table()["qk_norm", 1e-3, 1]["status"], "diverged")
+
     def test_a_directory_of_another_study_is_refused(self) -> None:
         self.sweep()
         self.study(STUDY | {"keys": {"warmup_iters": 3}})
@@ -146,6 +164,7 @@ class Sweep(Scripted):
             ({"confirm": {"arms": ["none"], "seeds": [9]}}, "confirm: arms: expected some of standard, qk_norm"),
             ({"confirm": {"arms": [], "seeds": [2]}}, "confirm: seeds: expected other seeds than the grid's"),
             ({"keys": {"n_layr": 2}}, "did you mean"),
+            ({"keys": {"val_fraction": 0}}, "val_fraction is 0; a study compares validation losses"),
         ):
             with self.subTest(change):
                 self.study(STUDY | change)
@@ -263,6 +282,31 @@ class Report(Scripted):
     def test_a_table_that_is_none_is_named(self) -> None:
         (self.dir / "table.csv").write_text("a,b\n1,2\n")
         self.assertIn("table.csv: not the table of a study: expected the columns stage, arm", self.error())
+
+
+@unittest.skipIf(MISSING, f"not installed: {', '.join(MISSING)}")
+class Sharpen(Scripted):
+    def test_scores_grow_in_standard_attention_and_nothing_moves_in_qk_norm(self) -> None:
+        self.config(TINY | {"max_iters": 60, "eval_interval": 30, "dropout": 0.0, "bias": True, "learning_rate": 0.02})
+        for kind in ("standard", "qk_norm"):
+            self.train(kind, f"--attention={kind}")
+        command = [sys.executable, str(SCRIPTS / "sharpen.py"), "standard", "qk_norm", "--qkgpt", PROGRAM, "--out", "out/s"]
+        done = subprocess.run(command, cwd=self.dir, capture_output=True, text=True, timeout=120)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        standard, normalised = (
+            [[float(cell) for cell in line.split()] for line in part.splitlines() if re.match(r" *\d+ ", line)]
+            for part in done.stdout.split("qk_norm (qk_norm)")
+        )
+        self.assertEqual([row[0] for row in standard], [4**i for i in range(8)])
+        for kind, rows in (("standard", standard), ("qk_norm", normalised)):
+            best = json.loads(self.run_program("eval", kind, "--json")[0])
+            self.assertAlmostEqual(rows[0][1], best["loss"], delta=1e-4)  # kappa 1 is the model itself
+        for (_, _, score, entropy), (_, _, higher, lower) in zip(standard, standard[1:]):
+            self.assertAlmostEqual(higher / score, 4, delta=0.3)
+            self.assertLess(lower, entropy)
+        self.assertEqual(len({tuple(row[1:]) for row in normalised}), 1)
+        self.assertEqual(done.stdout.count("the same bits for every kappa"), 1)
+        self.assertGreater((self.dir / "out" / "s.svg").stat().st_size, 5000)
 
 
 class Without(Scripted):

@@ -26,8 +26,7 @@ std::string file_of(std::string_view bytes) {
   return path;
 }
 
-// An Error is the right answer to bad input if it has the kind that is promised and stays on one line for each
-// fault.
+// An Error is the right answer to bad input if it has the kind that is promised and says something.
 template <class F>
 void expect_errors_of(ErrorKind kind, F f) {
   try {

@@ -37,6 +37,14 @@ TEST_CASE("attention agrees with the formula at odd sizes", "[gradient]") {
   }
 }
 
+TEST_CASE("scores behind a row are without influence, however far beyond a cap", "[gradient]") {
+  AttentionCase a = make(QkNorm::none, LogitScale::inverse_sqrt);
+  a.cap = 0.01;
+  for (Index row = 0; row < a.B * a.T; ++row)  // what the first rows see is far below the cap, what follows far above
+    for (Index c = 0; c < a.C; ++c) a.at(row, 1, c) = to_float(a.at(row, 1, c) * (row % a.T < 3 ? 1e-4 : 1e3));
+  check_attention(a, 1.0);
+}
+
 TEST_CASE("attention of heads of one channel agrees with the formula", "[gradient]") {
   for (const Kind& kind : kinds) {
     INFO(kind.name);
