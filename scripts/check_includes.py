@@ -7,19 +7,21 @@ from pathlib import Path
 MAY_INCLUDE = {
     "base": set(),
     "config": {"base"},
+    "ranks": {"base"},
     "kernels": {"base"},
     "autograd": {"base"},
     "data": {"base"},
     "format": {"base"},
     "ops": {"autograd", "kernels", "base"},
     "model": {"ops", "autograd", "config", "base"},
-    "train": {"model", "ops", "autograd", "kernels", "data", "config", "format", "base"},
-    "cli": {"train", "model", "ops", "autograd", "kernels", "data", "config", "format", "base"},
+    "train": {"model", "ops", "autograd", "kernels", "data", "config", "format", "ranks", "base"},
+    "cli": {"train", "model", "ops", "autograd", "kernels", "data", "config", "format", "ranks", "base"},
 }
 LIBRARY_ROOMS = {
     "nlohmann/": {"config", "train", "format", "cli"},
     "cxxopts": {"cli"},
     "omp.h": {"kernels"},
+    "mpi.h": {"ranks"},
 }
 
 

@@ -18,6 +18,7 @@ void Params::allocate(bool training) {
   Index total = 0;
   for (const Param& p : list_) total += padded(p.size());
   memory_ = Memory(total * (training ? 4 : 1) * static_cast<Index>(sizeof(float)));
+  if (training) gradients_ = {memory_.floats() + total, static_cast<std::size_t>(total)};
   Index offset = 0;
   chunks_.clear();
   for (Param& p : list_) {

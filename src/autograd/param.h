@@ -2,6 +2,7 @@
 // export walk that list.
 #pragma once
 #include <deque>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,10 +61,13 @@ class Params {
   const std::vector<Chunk>& chunks() const { return chunks_; }
 
   void start_gradients();  // the next backward overwrites them
+  // All of them in one stretch, in the order of the list; zeros between them fill up cache lines.
+  std::span<float> gradients() { return gradients_; }
 
  private:
   std::deque<Param> list_;  // a deque: references stay good
   std::vector<Chunk> chunks_;
+  std::span<float> gradients_;
   Memory memory_;
 };
 

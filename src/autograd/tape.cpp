@@ -51,6 +51,10 @@ void Tape::backward(Var& out, float seed) {
   std::fill_n(start.data, out.size(), seed);
   if (times_) last_ = std::chrono::steady_clock::now();
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    if (!step->out) {
+      step->run(step->closure);
+      continue;
+    }
     Var& v = *step->out;
     if (!v.grad_started) continue;  // nothing that the loss depends on
     step->run(step->closure);

@@ -60,12 +60,15 @@ class Tape {
   // numbers).
   template <class Step>
   void on_backward(const char* op, Var& out, Step step) {
-    static_assert(std::is_trivially_destructible_v<Step>);
     if (!recording_) return;
-    void* place = arena_.take(static_cast<Index>(sizeof(Step)));
-    new (place) Step(step);
-    steps_.push_back({[](void* s) { (*static_cast<Step*>(s))(); }, place, &out, op});
+    push(step, &out, op);
     if (times_) lap(op, &OpTime::forward);
+  }
+
+  // Leaves a call that backward makes when it comes back to this place: all later steps have been taken.
+  template <class Call>
+  void on_return(Call call) {
+    if (recording_) push(call, nullptr, "");
   }
 
   // From now on adds what every op takes to `times`, a row per kind of op; null ends it.
@@ -89,13 +92,21 @@ class Tape {
   struct Step {
     void (*run)(void*);
     void* closure;
-    Var* out;
+    Var* out;  // null: a call of on_return
     const char* op;
   };
   struct Buffer {
     float* data;
     Index size;
   };
+
+  template <class F>
+  void push(F f, Var* out, const char* op) {
+    static_assert(std::is_trivially_destructible_v<F>);
+    void* place = arena_.take(static_cast<Index>(sizeof(F)));
+    new (place) F(f);
+    steps_.push_back({[](void* s) { (*static_cast<F*>(s))(); }, place, out, op});
+  }
 
   void lap(const char* op, double OpTime::*direction);  // adds the time since the last lap
 

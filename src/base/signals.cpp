@@ -37,6 +37,7 @@ void ignore_write_signals() {
 }
 
 int stop_signal() { return stop; }
+void ask_to_stop(int signal) { stop = signal; }
 const char* stop_signal_name() { return stop == SIGINT ? "SIGINT" : stop == SIGTERM ? "SIGTERM" : "SIGHUP"; }
 
 bool take_save_request() {

@@ -16,7 +16,7 @@ struct LoadedModel {
   explicit LoadedModel(Checkpoint c);
 };
 
-// Reads the checkpoint, sets the number of threads and loads the weights. Error(diverged) when they are not
+// Together: rank 0 reads the checkpoint. Sets the number of threads and loads the weights. Error(diverged) when they are not
 // finite.
 std::unique_ptr<LoadedModel> load_model(const std::string& run_or_checkpoint, Index threads);
 

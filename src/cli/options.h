@@ -31,6 +31,7 @@ struct Command {
   std::size_t least_positionals = 0, most_positionals = 0;
   std::vector<OptionSpec> options = {};    // --help comes by itself
   bool config_keys = false;                // every key of the config is an option too
+  bool many_ranks = false;                 // may run on several ranks (src/ranks/)
   int (*run)(const Arguments&) = nullptr;  // returns the exit code
 };
 inline constexpr std::size_t any_number = SIZE_MAX;

@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "kernels/simd.h"
+#include "ranks/ranks.h"
 
 namespace qkgpt {
 namespace {
@@ -26,9 +27,20 @@ std::string usage() {
 }
 
 int run(const Command& command, const std::vector<std::string>& arguments) {
-  const Arguments parsed = parse_arguments(command, arguments);
-  if (parsed.has("help")) return write_out(command_help(command)), 0;
-  return command.run(parsed);
+  ranks::start();
+  Arguments parsed;
+  ranks::together([&] {
+    parsed = parse_arguments(command, arguments);
+    if (ranks::count() > 1 && !command.many_ranks)
+      throw Error(ErrorKind::usage, cat(command.name, ": runs alone; start it without the launcher"));
+  });
+  int code = 0;
+  if (!parsed.has("help"))
+    code = command.run(parsed);
+  else if (ranks::first())
+    write_out(command_help(command));
+  ranks::finish();
+  return code;
 }
 
 int dispatch(const std::vector<std::string>& arguments) {
@@ -36,7 +48,7 @@ int dispatch(const std::vector<std::string>& arguments) {
   if (first == "--help" || first == "-h" || first == "help") return write_out(usage()), 0;
   if (first == "--version")
     return write_out(cat("qkgpt ", std::string_view(version()), " (", std::string_view(simd_name), ", built for ",
-                         std::string_view(build_arch()), ")\n")),
+                         std::string_view(build_arch()), ranks::with_mpi ? ", MPI)\n" : ")\n")),
            0;
   std::vector<std::string> names;
   for (const Command* c : commands()) {
@@ -50,8 +62,11 @@ int dispatch(const std::vector<std::string>& arguments) {
 }
 
 int complain(const std::string& message, ErrorKind kind) {
-  std::fputs((message + "\n").c_str(), stderr);
-  return static_cast<int>(kind);
+  const auto code = static_cast<int>(kind);
+  if (ranks::first() || !ranks::in_step()) std::fputs((message + "\n").c_str(), stderr);
+  if (!ranks::in_step()) ranks::abandon(code);
+  ranks::finish();
+  return code;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "ranks/ranks.h"
 #include "train/trainer.h"
 
 namespace qkgpt {
@@ -24,6 +25,7 @@ const Command& train_command() {
                   {"progress", "auto|always|never", "auto", "the redrawn progress line on stderr"},
                   {"quiet", "", "", "only evaluations, warnings and errors"}},
       .config_keys = true,
+      .many_ranks = true,
       .run = run,
   };
   return c;
@@ -46,7 +48,10 @@ int run(const Arguments& a) {
                                 .overwrite = a.has("overwrite"),
                                 .quiet = a.has("quiet"),
                                 .progress = progress_mode(a.get("progress", "auto"))};
-  if (a.has("print-config")) return write_out(to_json(load_config(request.config_files, request.overrides))), 0;
+  if (a.has("print-config")) {
+    ranks::at_first([&] { write_out(to_json(load_config(request.config_files, request.overrides))); });
+    return 0;
+  }
   if (a.has("dry-run")) return dry_run(request), 0;
   return train(request);
 }

@@ -288,8 +288,8 @@ Config load_config(const std::vector<std::string>& files, const std::vector<Over
   return loader.finish();
 }
 
-Config parse_config(std::string_view json, const std::string& name) {
-  Loader loader;
+Config parse_config(std::string_view json, const std::string& name, bool partial) {
+  Loader loader({}, partial);
   loader.read_text(json, name);
   return loader.finish();
 }

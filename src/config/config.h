@@ -134,7 +134,7 @@ Config load_config(const std::vector<std::string>& files, const std::vector<Over
                    const Config& base = {}, bool partial = false);
 
 // The same from JSON text; `name` stands in messages. For the config inside a checkpoint.
-Config parse_config(std::string_view json, const std::string& name);
+Config parse_config(std::string_view json, const std::string& name, bool partial = false);
 
 // Every key, in table order, as a JSON object ending in a newline; reads back as the same config.
 // With `portable`, without out_dir and threads: what a checkpoint stores.

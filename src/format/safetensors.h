@@ -59,6 +59,7 @@ class SafetensorsFile {
   const Metadata& metadata() const { return metadata_; }
   bool has_trailer() const { return has_trailer_; }
   Index size() const { return static_cast<Index>(bytes_.size()); }  // of the file, in bytes
+  std::string_view bytes() const { return bytes_; }                 // the whole file
 
  private:
   SafetensorsFile() = default;

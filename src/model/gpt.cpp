@@ -1,6 +1,7 @@
 #include "model/gpt.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/rng.h"
@@ -114,9 +115,17 @@ void Gpt::initialise() {
 }
 
 Var& Gpt::logits(Tape& tape, const std::int32_t* tokens, Index batch, Index time, const Noise& noise,
-                 const Probe& probe) const {
+                 const Probe& probe, const Whole& whole) const {
+  const auto whole_from = [&](const Param* first) {
+    if (whole) tape.on_return([&whole, first] { whole(*first); });
+  };
+  whole_from(wte_);  // with the embedding, whose step is the last on the way back
   Var* x = &dropout(tape, embedding(tape, tokens, batch, time, *wte_, *wpe_), noise.at(config_.n_layer, "embedding"));
-  for (const Block& block : blocks_) x = &block(tape, *x, noise, probe);
+  for (const Block& block : blocks_) {
+    whole_from(block.ln_1.weight);
+    x = &block(tape, *x, noise, probe);
+  }
+  whole_from(ln_f_.weight);
   return ln_f_.into(tape, *x, {wte_, nullptr});
 }
 
@@ -135,8 +144,8 @@ Var& Gpt::next_logits(Tape& tape, const std::int32_t* tokens, Index time,
 }
 
 Var& Gpt::loss(Tape& tape, const std::int32_t* tokens, const std::int32_t* targets, Index batch, Index time,
-               const Noise& noise, double* row_losses) const {
-  return cross_entropy(tape, logits(tape, tokens, batch, time, noise), targets, row_losses);
+               const Noise& noise, double* row_losses, const Whole& whole) const {
+  return cross_entropy(tape, logits(tape, tokens, batch, time, noise, {}, whole), targets, row_losses);
 }
 
 bool is_shared(const Param& param) {
@@ -162,7 +171,9 @@ double memory_estimate(const Config& config, Index vocab_size, bool training) {
   const double activations = rows * (L * (10.0 + apart) * C + (config.dropout > 0 ? 2.0 : 1.0) * C + V);
   // alive at once in backward: gradients of the sums and of c_fc (4 C), and GELU made again (4 C)
   const double backward = training ? rows * (10.0 * C + V) : 0.0;
-  return 4.0 * (params * (training ? 4.0 : 1.0) + matrices * (training ? 2.0 : 1.0) + activations + backward);
+  // sums of micro-batches that wait for others (train/gradient_sum.h)
+  const double sums = training ? std::countr_zero(static_cast<std::uint64_t>(config.gradient_accumulation_steps)) : 0.0;
+  return 4.0 * (params * (training ? 4.0 + sums : 1.0) + matrices * (training ? 2.0 : 1.0) + activations + backward);
 }
 
 }  // namespace qkgpt

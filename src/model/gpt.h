@@ -35,6 +35,9 @@ struct LayerNorm {
 // Called with every layer's qkv during a forward pass that looks on.
 using Probe = std::function<void(Index layer, const Tensor& qkv, const AttentionSpec& spec)>;
 
+// Called on the way back through the model: the gradients of the parameters from `first` on in the list are whole.
+using Whole = std::function<void(const Param& first)>;
+
 struct Block {
   Index layer;
   LayerNorm ln_1, ln_2;
@@ -64,9 +67,9 @@ class Gpt {
   // qk_scale as configured. Every tensor draws from a stream of its own, keyed by seed and name.
   void initialise();
 
-  // tokens (B, T) -> logits (B, T, V).
+  // tokens (B, T) -> logits (B, T, V). `whole` must live until backward has been here.
   Var& logits(Tape& tape, const std::int32_t* tokens, Index batch, Index time, const Noise& noise,
-              const Probe& probe = {}) const;
+              const Probe& probe = {}, const Whole& whole = {}) const;
 
   // A cache that holds nothing yet and has room for block_size tokens.
   KeyValueCache cache() const;
@@ -78,7 +81,7 @@ class Gpt {
 
   // Mean cross-entropy of tokens (B, T) against targets (B, T); row_losses (B T) may be null.
   Var& loss(Tape& tape, const std::int32_t* tokens, const std::int32_t* targets, Index batch, Index time,
-            const Noise& noise, double* row_losses = nullptr) const;
+            const Noise& noise, double* row_losses = nullptr, const Whole& whole = {}) const;
 
   const Config& config() const { return config_; }
   Index vocab_size() const { return vocab_size_; }

@@ -13,6 +13,7 @@
 #include "base/crc32.h"
 #include "kernels/gemm.h"
 #include "kernels/peak.h"
+#include "ranks/ranks.h"
 #include "train/updates.h"
 
 namespace qkgpt {
@@ -91,7 +92,7 @@ void measure_updates(Gpt& gpt, const Split& train, Index steps, Bursts& bursts,
   Arena arena;
   Updates updates(gpt, train, arena);
   const Index warm_up = std::min<Index>(10, steps / 3);
-  std::vector<double> all, batch, forward, backward, optimiser;
+  std::vector<double> all, batch, forward, backward, optimiser, exchange, waited;
   std::vector<OpTime> ops;                                   // of one update
   std::vector<std::vector<double>> op_forward, op_backward;  // a row per op
   for (Index step = 0; step < steps; ++step) {
@@ -114,12 +115,15 @@ void measure_updates(Gpt& gpt, const Split& train, Index steps, Bursts& bursts,
     forward.push_back(1e3 * r.seconds.forward);
     backward.push_back(1e3 * r.seconds.backward);
     optimiser.push_back(1e3 * r.seconds.optimiser);
+    exchange.push_back(1e3 * r.exchange_seconds);
+    waited.push_back(1e3 * r.seconds.waited);
   }
   b.updates_measured = static_cast<Index>(all.size());
   b.ms_median = quantile(all, 0.5), b.ms_low = quantile(all, 0.25), b.ms_high = quantile(all, 0.75);
   b.ms_best = quantile(all, 0.0);
   b.ms_batch = quantile(batch, 0.5), b.ms_forward = quantile(forward, 0.5);
   b.ms_backward = quantile(backward, 0.5), b.ms_optimiser = quantile(optimiser, 0.5);
+  b.ms_exchange = quantile(exchange, 0.5), b.ms_waited = quantile(waited, 0.5);
   for (std::size_t i = 0; i < ops.size(); ++i)
     b.ops.push_back({ops[i].op, quantile(op_forward[i], 0.5), quantile(op_backward[i], 0.5)});
   b.arena_bytes = arena.capacity();
@@ -164,6 +168,9 @@ Benchmark benchmark(Gpt& gpt, const Split& train, Index steps,
   const double tokens = static_cast<double>(rows * c.gradient_accumulation_steps);
   b.tokens_per_second = 1e3 * tokens / b.ms_median;
   b.gflops = 1e-9 * b.tokens_per_second * flops_per_token(c, gpt.count_without_positions());
+  b.fraction = b.gflops / b.peak / ranks::count();
+  b.fraction_of_median_peak = b.gflops / b.peak_median / ranks::count();
+  b.gradient_bytes = static_cast<Index>(gpt.params().gradients().size_bytes());
   for (const Param& p : gpt.params().list()) {
     b.crc = crc32(std::as_bytes(std::span(p.value(), static_cast<std::size_t>(p.size()))), b.crc);
     b.state_bytes += static_cast<Index>(sizeof(float)) *

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "base/utf8.h"
+#include "ranks/ranks.h"
 
 namespace qkgpt {
 namespace {
@@ -149,10 +150,7 @@ void copy_tensor(const Checkpoint& c, const std::string& name, float* to) {
   std::memcpy(to, data.data(), data.size());
 }
 
-}  // namespace
-
-Checkpoint read_checkpoint(const std::string& path) {
-  SafetensorsFile file = SafetensorsFile::read(path, true);
+Checkpoint checkpoint_of(SafetensorsFile file, const std::string& path) {
   require_version(file, path);
   Tokenizer tokenizer = read_vocabulary(file, path);
   std::string sha = metadata_value(file, path, "qkgpt.text_sha256");
@@ -170,6 +168,20 @@ Checkpoint read_checkpoint(const std::string& path) {
   } catch (const Error& e) {  // faults of a config are usage errors elsewhere
     throw Error(ErrorKind::checkpoint, e.what());
   }
+}
+
+}  // namespace
+
+Checkpoint read_checkpoint(const std::string& path) { return checkpoint_of(SafetensorsFile::read(path, true), path); }
+
+void share(std::optional<Checkpoint>& checkpoint) {
+  if (ranks::count() == 1) return;
+  std::string bytes(checkpoint ? checkpoint->file.bytes() : std::string_view());
+  std::string path = checkpoint ? checkpoint->path : std::string();
+  ranks::share(bytes);
+  ranks::share(path);
+  if (!ranks::first() && !bytes.empty())
+    checkpoint = checkpoint_of(SafetensorsFile::parse(std::move(bytes), path, true), path);
 }
 
 void save_checkpoint(const std::string& path, const Gpt& gpt, const Config& config, const Tokenizer& tokenizer,

@@ -1,5 +1,6 @@
 // The state of a run as one safetensors file with a SHA-256 trailer.
 #pragma once
+#include <optional>
 #include <string>
 
 #include "data/tokenizer.h"
@@ -31,6 +32,9 @@ struct Checkpoint {
 // With every tensor that its config asks for and no other. Error(checkpoint) for a damaged or foreign file, with what
 // is wrong; Error(usage) when it is absent.
 Checkpoint read_checkpoint(const std::string& path);
+
+// Together: rank 0's, or none where it has none, everywhere.
+void share(std::optional<Checkpoint>& checkpoint);
 
 // Saves durably (base/file.h); two runs with the same result write the same bytes. Error(disk).
 void save_checkpoint(const std::string& path, const Gpt& gpt, const Config& config, const Tokenizer& tokenizer,

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "ranks/ranks.h"
 
 namespace qkgpt {
 namespace {
@@ -27,8 +28,10 @@ std::size_t terminal_width() {
 }  // namespace
 
 Console::Console(bool quiet, ProgressMode mode)
-    : quiet_(quiet),
-      progress_(!quiet && (mode == ProgressMode::always || (mode == ProgressMode::automatic && is_terminal()))) {}
+    : mute_(!ranks::first()),
+      quiet_(quiet),
+      progress_(!mute_ && !quiet &&
+                (mode == ProgressMode::always || (mode == ProgressMode::automatic && is_terminal()))) {}
 
 void Console::line(const std::string& text) {
   if (!quiet_) result(text);
@@ -36,7 +39,7 @@ void Console::line(const std::string& text) {
 
 void Console::result(const std::string& text) {
   clear();
-  if (broken_) return;
+  if (broken_ || mute_) return;
   const std::string whole = text + "\n";
   if (std::fwrite(whole.data(), 1, whole.size(), stdout) == whole.size() && std::fflush(stdout) == 0) return;
   broken_ = true;  // the run's value is in its files
@@ -45,7 +48,7 @@ void Console::result(const std::string& text) {
 
 void Console::warning(const std::string& text) {
   clear();
-  std::fputs((text + "\n").c_str(), stderr);
+  if (!mute_) std::fputs((text + "\n").c_str(), stderr);
 }
 
 void Console::progress(const std::string& text) {

@@ -27,6 +27,7 @@ class Console {
  private:
   void write(const std::string& text);
 
+  bool mute_;  // on every rank but the first
   bool quiet_, progress_, drawn_ = false, broken_ = false;
   std::chrono::steady_clock::time_point last_{};
 };

@@ -10,7 +10,7 @@ namespace qkgpt {
 
 struct Corpus {
   // `vocabulary`: of the checkpoint the model comes from; without one the text's own.
-  // Error(usage) for a text that cannot be used.
+  // Together: rank 0 reads the file. Error(usage) for a text that cannot be used.
   Corpus(const std::string& path, double val_fraction, const Tokenizer* vocabulary = nullptr);
   Corpus(const Corpus&) = delete;
   Corpus& operator=(const Corpus&) = delete;
@@ -23,5 +23,8 @@ struct Corpus {
  private:
   Corpus(const std::string& path, const std::string& bytes, double val_fraction, const Tokenizer* vocabulary);
 };
+
+// Error(usage) for a split that is too short for windows of block_size.
+void require_lengths(const Corpus& corpus, Index block_size);
 
 }  // namespace qkgpt

@@ -5,6 +5,7 @@
 
 #include "base/crc32.h"
 #include "base/signals.h"
+#include "ranks/ranks.h"
 
 namespace qkgpt {
 namespace {
@@ -14,6 +15,17 @@ struct Batch {
 
   Batch(Index rows, Index block_size) : inputs(static_cast<std::size_t>(rows * block_size)), targets(inputs.size()) {}
 };
+
+// The sum of entry(0) ... entry(n - 1), in this order; the ranks take entries in turn. Together.
+double sum_over_ranks(Index n, const Watch& watch, const std::function<double(Index)>& entry) {
+  double sum = 0.0;
+  for (Index first = 0; first < n; first += ranks::count()) {
+    if (watch) watch(static_cast<double>(first) / static_cast<double>(n));
+    const Index mine = first + ranks::rank();
+    for (const double part : ranks::gathered(mine < n ? entry(mine) : 0.0)) sum += part;
+  }
+  return sum;
+}
 
 Batch evaluation_batch(const Config& c, const Split& split, Index number) {
   Batch batch(c.batch_size, c.block_size);
@@ -29,14 +41,12 @@ double estimate_loss(const Gpt& gpt, const Split& split, Arena& arena, const Wat
   const Config& c = gpt.config();
   Tape tape(arena, false);
   std::vector<double> losses(static_cast<std::size_t>(c.batch_size * c.block_size));
-  double sum = 0.0;
-  for (Index i = 0; i < c.eval_iters; ++i) {
-    if (watch) watch(static_cast<double>(i) / static_cast<double>(c.eval_iters));
+  const double sum = sum_over_ranks(c.eval_iters, watch, [&](Index i) {
     const Batch batch = evaluation_batch(c, split, i);
     tape.reset();
     gpt.loss(tape, batch.inputs.data(), batch.targets.data(), c.batch_size, c.block_size, {}, losses.data());
-    sum += std::accumulate(losses.begin(), losses.end(), 0.0);
-  }
+    return std::accumulate(losses.begin(), losses.end(), 0.0);
+  });
   return sum / static_cast<double>(c.eval_iters) / static_cast<double>(losses.size());
 }
 
@@ -46,20 +56,19 @@ double full_loss(const Gpt& gpt, const Split& split, Arena& arena, const Watch& 
   check(predicted > 0, "full_loss needs two tokens");
   Tape tape(arena, false);
   std::vector<double> losses(static_cast<std::size_t>(c.batch_size * T));
-  double sum = 0.0;
-  for (Index done = 0; done < predicted;) {
-    if (watch) watch(static_cast<double>(done) / static_cast<double>(predicted));
+  const Index whole = predicted / T, batches = (whole + c.batch_size - 1) / c.batch_size;
+  const double sum = sum_over_ranks(batches + (predicted % T ? 1 : 0), watch, [&](Index i) {
     // as many whole windows as a batch holds; at the end what is left as one shorter window
-    const Index rows = std::min(c.batch_size, (predicted - done) / T);
-    const Index batch = std::max<Index>(rows, 1), time = rows > 0 ? T : predicted - done;
+    const Index begin = i < batches ? i * c.batch_size * T : whole * T;
+    const Index batch = i < batches ? std::min(c.batch_size, whole - i * c.batch_size) : 1;
+    const Index time = i < batches ? T : predicted % T;
     Batch windows(batch, time);
     for (Index r = 0; r < batch; ++r)
-      split.read(done + r * T, time, windows.inputs.data() + r * T, windows.targets.data() + r * T);
+      split.read(begin + r * T, time, windows.inputs.data() + r * T, windows.targets.data() + r * T);
     tape.reset();
     gpt.loss(tape, windows.inputs.data(), windows.targets.data(), batch, time, {}, losses.data());
-    sum = std::accumulate(losses.begin(), losses.begin() + batch * time, sum);
-    done += batch * time;
-  }
+    return std::accumulate(losses.begin(), losses.begin() + batch * time, 0.0);
+  });
   return sum / static_cast<double>(predicted);
 }
 

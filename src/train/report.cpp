@@ -50,9 +50,10 @@ std::string run_report(const Config& c, const Gpt& gpt, const Corpus& corpus, co
   out += cat("\nupdate     ", grouped(c.batch_size * c.gradient_accumulation_steps * c.block_size), " tokens (",
              c.gradient_accumulation_steps, " x ", c.batch_size, " x ", c.block_size, "), ", grouped(c.max_iters),
              " updates");
-  out +=
-      cat("\nmachine    ", threads.why, ", ", std::string_view(simd_name), " (built for ",
-          std::string_view(build_arch()), "), memory about ", bytes_text(memory_estimate(c, gpt.vocab_size(), true)));
+  out += cat("\nmachine    ", threads.why, ", ", std::string_view(simd_name), " (built for ",
+             std::string_view(build_arch()), "), memory about ", bytes_text(memory_estimate(c, gpt.vocab_size(), true)),
+             threads.ranks.empty() ? "" : " a rank");
+  if (!threads.ranks.empty()) out += "\nranks      " + threads.ranks;
   return out;
 }
 

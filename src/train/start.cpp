@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "ranks/ranks.h"
 
 namespace qkgpt {
 namespace {
@@ -130,9 +131,7 @@ void prepare_resume(const TrainRequest& request, Start& start) {
   start.state = agree_on_best(start.directory.get(), *start.resumed, changed.empty(), start.notices);
 }
 
-}  // namespace
-
-Start prepare(const TrainRequest& request) {
+Start prepare_here(const TrainRequest& request) {
   Start start;
   if (request.resume && request.overwrite)
     throw Error(ErrorKind::usage, "--resume: contradicts --overwrite; give one of the two");
@@ -145,6 +144,26 @@ Start prepare(const TrainRequest& request) {
     start.initial = read_checkpoint(*start.config.init_from);
     require_agreement(*start.initial, start.config, model_keys, "init_from needs the same model");
   }
+  return start;
+}
+
+}  // namespace
+
+void share(Config& config) {
+  if (ranks::count() == 1) return;
+  std::string json = to_json(config);
+  ranks::share(json);
+  if (!ranks::first()) config = parse_config(json, "config of rank 0", true);
+}
+
+Start prepare(const TrainRequest& request) {
+  Start start;
+  ranks::at_first([&] { start = prepare_here(request); });
+  if (ranks::count() == 1) return start;
+  share(start.config);
+  ranks::share(start.state);
+  share(start.resumed);
+  share(start.initial);
   return start;
 }
 

@@ -39,8 +39,12 @@ struct Start {
   std::vector<std::string> notices;
 };
 
-// Reads config and checkpoints and checks that they agree. Writes nothing.
+// Together: rank 0 reads config and checkpoints and checks that they agree; all get them but for the directory. Writes
+// nothing.
 Start prepare(const TrainRequest& request);
+
+// Together: rank 0's config, everywhere.
+void share(Config& config);
 
 // Takes the directory of a fresh run; refuses one that holds a run unless `overwrite`.
 std::unique_ptr<RunDirectory> take_directory(const std::string& path, bool overwrite);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "base/crc32.h"
 #include "base/file.h"
@@ -11,6 +12,7 @@
 #include "base/text.h"
 #include "kernels/parallel.h"
 #include "model/generate.h"
+#include "ranks/ranks.h"
 #include "train/evaluate.h"
 #include "train/preflight.h"
 #include "train/report.h"
@@ -25,16 +27,18 @@ double seconds_since(Clock::time_point t) {  // above 0, whatever the clock says
   return std::max(1e-9, std::chrono::duration<double>(Clock::now() - t).count());
 }
 
-std::uint32_t shared_values_crc(const Gpt& gpt) {
+std::uint32_t values_crc(const Gpt& gpt, bool shared_only) {
   std::uint32_t crc = 0;
   for (const Param& p : gpt.params().list())
-    if (is_shared(p)) crc = crc32(std::as_bytes(std::span(p.value(), static_cast<std::size_t>(p.size()))), crc);
+    if (!shared_only || is_shared(p))
+      crc = crc32(std::as_bytes(std::span(p.value(), static_cast<std::size_t>(p.size()))), crc);
   return crc;
 }
 
+// Runs on every rank alike. What is written, rank 0 writes; the others have no directory and no log.
 class Trainer {
  public:
-  Trainer(const RunDirectory& directory, Console& console, Gpt& gpt, const Corpus& corpus, Arena& arena,
+  Trainer(const RunDirectory* directory, Console& console, Gpt& gpt, const Corpus& corpus, Arena& arena,
           const ResumedState* resumed)
       : config_(gpt.config()),
         directory_(directory),
@@ -42,12 +46,14 @@ class Trainer {
         gpt_(gpt),
         corpus_(corpus),
         arena_(arena),
-        log_(directory, console, resumed ? &resumed->state : nullptr),
         updates_(gpt, corpus.train, arena),
         state_(resumed ? resumed->state : RunState{}),
         saved_step_(resumed ? resumed->state.step : -1) {
     if (resumed) best_to_save_ = resumed->best_to_save, best_to_keep_ = resumed->best_to_keep;
-    if (!resumed) log_.start(config_, corpus.sha256, shared_values_crc(gpt), windows_crc(config_, corpus));
+    ranks::at_first([&] {
+      log_.emplace(*directory_, console_, resumed ? &state_ : nullptr);
+      if (!resumed) log_->start(config_, corpus.sha256, values_crc(gpt, true), windows_crc(config_, corpus));
+    });
   }
 
   int run();  // exit code
@@ -58,20 +64,22 @@ class Trainer {
   bool evaluation_due() const;
   void evaluate();
   Evaluation measure();
+  void require_equal_weights() const;
   void update();
   void save(bool must, const RunState* before_best = nullptr);
+  void save_here(bool must, const RunState* before_best);
   bool save_to(const std::string& path, bool must);
   int stop();
   void farewell();
   void show_progress(const std::string& doing);
 
   const Config& config_;
-  const RunDirectory& directory_;
+  const RunDirectory* directory_;
   Console& console_;
   Gpt& gpt_;
   const Corpus& corpus_;
   Arena& arena_;
-  RunLog log_;
+  std::optional<RunLog> log_;
   Updates updates_;
   RunState state_;
   Index saved_step_;
@@ -94,10 +102,11 @@ int Trainer::run() {
       else if (saved_step_ != state_.step &&
                (every(config_.checkpoint_interval.value_or(0)) || every(config_.keep_interval)))
         save(false);
-      stop_if_asked();  // also when all is done: a command behind && must not take the run for an undisturbed one
+      ranks::stop_if_asked();  // also when all is done: a command behind && must not take the run for an undisturbed
+                               // one
       if (state_.step >= config_.max_iters || out_of_patience()) break;
       update();
-      if (take_save_request()) save(false);
+      if (ranks::take_save_request()) save(false);
     }
   } catch (const Interrupted&) {
     return stop();
@@ -118,11 +127,12 @@ void Trainer::evaluate() {
   bool told = false;
   try {
     e = measure();
-    told = log_.evaluation(state_.step, e, seconds_since(begin));
+    ranks::at_first([&] { told = log_->evaluation(state_.step, e, seconds_since(begin)); });
+    ranks::share(told);
   } catch (const Interrupted&) {
     throw;
   } catch (...) {
-    if (saved_step_ != state_.step) save(false);
+    if (saved_step_ != state_.step && ranks::in_step()) save(false);
     throw;
   }
   const RunState before = state_;
@@ -132,20 +142,22 @@ void Trainer::evaluate() {
   time_left_.evaluation_took(seconds_since(begin));
   save(e.last, e.best ? &before : nullptr);
   if (e.last && !std::isfinite(e.has_val ? e.val_loss_full : e.train_loss))
-    throw Error(ErrorKind::diverged,
-                cat("step ", state_.step, ": the loss is not finite; a lower learning_rate helps"));
+    throw ranks::known_to_all(
+        Error(ErrorKind::diverged, cat("step ", state_.step, ": the loss is not finite; a lower learning_rate helps")));
   if (e.last && !told)
-    throw Error(ErrorKind::disk, cat(directory_.samples(), ": the last sample could not be written, as warned above; ",
-                                     directory_.last(), " is complete"));
+    throw ranks::known_to_all(Error(
+        ErrorKind::disk, cat(config_.out_dir, "/samples.txt: the last sample could not be written, as warned above; ",
+                             config_.out_dir, "/last.safetensors is complete")));
 }
 
 Evaluation Trainer::measure() {
   const auto watch = [this](const char* what) {
     return [this, what](double done) {
-      stop_if_asked();
+      ranks::stop_if_asked();
       show_progress(cat("evaluating ", std::string_view(what), " ", fixed(100.0 * done, 0), "%"));
     };
   };
+  require_equal_weights();
   Evaluation e{};
   e.has_val = corpus_.val.size() > 0;
   e.train_loss = estimate_loss(gpt_, corpus_.train, arena_, watch("train loss"));
@@ -153,9 +165,13 @@ Evaluation Trainer::measure() {
   e.best = e.has_val && std::isfinite(e.val_loss) && (state_.best_step < 0 || e.val_loss < state_.best_val_loss);
   e.last = state_.step >= config_.max_iters ||
            (config_.patience > 0 && !e.best && state_.evals_since_best + 1 >= config_.patience);
-  if (config_.attention_stats) e.layers = attention_diagnostics(gpt_, e.has_val ? corpus_.val : corpus_.train, arena_);
+  ranks::at_first([&] {
+    if (config_.attention_stats)
+      e.layers = attention_diagnostics(gpt_, e.has_val ? corpus_.val : corpus_.train, arena_);
+  });
   if (e.last && e.has_val) e.val_loss_full = full_loss(gpt_, corpus_.val, arena_, watch("the whole validation split"));
-  if (config_.sample_length > 0 && weights_finite(gpt_)) {
+  ranks::at_first([&] {
+    if (config_.sample_length == 0 || !weights_finite(gpt_)) return;
     const Tokenizer& tokenizer = corpus_.text.tokenizer;
     const std::int32_t newline = tokenizer.id(U'\n'), first = newline >= 0 ? newline : 0;
     std::vector<std::int32_t> ids;
@@ -166,8 +182,17 @@ Evaluation Trainer::measure() {
                return true;
              });
     e.sample = tokenizer.decode(ids);
-  }
+  });
   return e;
+}
+
+void Trainer::require_equal_weights() const {
+  const std::vector<std::uint32_t> all = ranks::gathered(values_crc(gpt_, false));
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw ranks::known_to_all(
+          Error(ErrorKind::unexpected, cat("step ", state_.step, ": rank ", rank, " has other weights than rank 0; ",
+                                           "all machines need the same build of qkgpt and the same kind of CPU")));
 }
 
 void Trainer::update() {
@@ -176,22 +201,24 @@ void Trainer::update() {
   const double seconds = seconds_since(begin);
   const Index tokens = config_.batch_size * config_.gradient_accumulation_steps * config_.block_size;
   if (!r.made) {
-    log_.update(state_.step + 1, r, tokens, seconds);
-    std::string kept = cat("; ", directory_.last(), " is of step ", std::max<Index>(saved_step_, 0));
+    ranks::at_first([&] { log_->update(state_.step + 1, r, tokens, seconds); });
+    const std::string last = cat(config_.out_dir, "/last.safetensors");
+    std::string kept = cat("; ", last, " is of step ", std::max<Index>(saved_step_, 0));
     if (weights_finite(gpt_)) {
       if (saved_step_ != state_.step) save(true);
-      kept = cat("; ", directory_.last(), " holds the state before it, step ", state_.step);
+      kept = cat("; ", last, " holds the state before it, step ", state_.step);
     }
-    throw Error(ErrorKind::diverged,
-                cat("update ", state_.step + 1, ": not finite: loss ", r.loss, ", gradient norm ", r.grad_norm,
-                    ", learning rate ", r.lr, kept, "; a lower learning_rate or grad_clip helps"));
+    throw ranks::known_to_all(Error(ErrorKind::diverged, cat("update ", state_.step + 1, ": not finite: loss ", r.loss,
+                                                             ", gradient norm ", r.grad_norm, ", learning rate ", r.lr,
+                                                             kept, "; a lower learning_rate or grad_clip helps")));
   }
   ++state_.step;
   ++first_unlogged_;
   unlogged_seconds_ += seconds;
   time_left_.update_took(seconds);
   if (every(config_.log_interval)) {
-    log_.update(state_.step, r, tokens, unlogged_seconds_ / static_cast<double>(first_unlogged_));
+    ranks::at_first(
+        [&] { log_->update(state_.step, r, tokens, unlogged_seconds_ / static_cast<double>(first_unlogged_)); });
     first_unlogged_ = 0;
     unlogged_seconds_ = 0.0;
   }
@@ -202,14 +229,20 @@ void Trainer::update() {
 // they must be there first. `before_best`: the state before this one became the best, where best is to be saved too.
 // Error(disk) when `last` could not be saved and must be.
 void Trainer::save(bool must, const RunState* before_best) {
-  log_.sync();
-  if (every(config_.keep_interval)) save_to(directory_.step(state_.step), false);
+  ranks::at_first([&] { save_here(must, before_best); });
+  ranks::share(state_);
+  ranks::share(saved_step_);
+}
+
+void Trainer::save_here(bool must, const RunState* before_best) {
+  log_->sync();
+  if (every(config_.keep_interval)) save_to(directory_->step(state_.step), false);
   const bool keep = best_to_keep_ < state_.best_val_loss;
-  if (before_best && !keep && !save_to(directory_.best(), false))  // the record stays with the file that is there
+  if (before_best && !keep && !save_to(directory_->best(), false))  // the record stays with the file that is there
     state_.best_step = before_best->best_step, state_.best_val_loss = before_best->best_val_loss;
-  if (!save_to(directory_.last(), must)) return;
+  if (!save_to(directory_->last(), must)) return;
   saved_step_ = state_.step;
-  console_.line(cat("saving checkpoint to ", directory_.path()));
+  console_.line(cat("saving checkpoint to ", directory_->path()));
 }
 
 bool Trainer::save_to(const std::string& path, bool must) {
@@ -226,7 +259,7 @@ bool Trainer::save_to(const std::string& path, bool must) {
 int Trainer::stop() {
   if (saved_step_ != state_.step) save(true);
   console_.result(cat("stopped by ", std::string_view(stop_signal_name()), " at step ", state_.step, ": saved to ",
-                      directory_.last(), "; go on with --resume"));
+                      config_.out_dir, "/last.safetensors; go on with --resume"));
   return 128 + stop_signal();
 }
 
@@ -234,8 +267,8 @@ void Trainer::farewell() {
   if (out_of_patience() && state_.step < config_.max_iters)
     console_.result(cat("stopping early: ", state_.evals_since_best, " evaluations in a row without a new best"));
   if (state_.best_step >= 0)
-    console_.line(
-        cat("best val loss ", fixed(state_.best_val_loss, 4), " at step ", state_.best_step, ": ", directory_.best()));
+    console_.line(cat("best val loss ", fixed(state_.best_val_loss, 4), " at step ", state_.best_step, ": ",
+                      config_.out_dir, "/best.safetensors"));
   if (time_left_.evaluation_share() > 0.5 && time_left_.spent() > 10.0)
     console_.warning(cat("evaluation took ", fixed(100.0 * time_left_.evaluation_share(), 0),
                          "% of the time; a larger eval_interval or smaller eval_iters makes the run shorter"));
@@ -250,11 +283,6 @@ void Trainer::show_progress(const std::string& doing) {
       config_.max_iters > 0 ? 100.0 * static_cast<double>(state_.step) / static_cast<double>(config_.max_iters) : 100.0;
   console_.progress(cat(fixed(percent, 1), "%  iter ", state_.step, "/", config_.max_iters, "  ", doing,
                         seconds >= 0.0 ? "  " + duration_text(seconds) + " left" : std::string()));
-}
-
-void require_lengths(const Corpus& corpus, Index block_size) {
-  require_length(corpus.train, block_size);
-  if (corpus.val.size() > 0) require_length(corpus.val, block_size);
 }
 
 // True when there is nothing left to do, with the reason printed.
@@ -290,6 +318,24 @@ void print_changes(const Start& start, const Corpus& corpus, Console& console) {
                     " had ", start.resumed->text_sha256, "; a resumed run needs the same text"));
 }
 
+void prepare_model(const Start& start, Gpt& gpt) {
+  gpt.allocate(true);
+  if (start.resumed) return load_state(*start.resumed, gpt);
+  gpt.initialise();
+  if (start.initial) load_weights(*start.initial, gpt);
+}
+
+// The last look before files of an earlier run are replaced.
+void prepare_directory(const Start& start, const Gpt& gpt, const Corpus& corpus) {
+  const RunDirectory& directory = *start.directory;
+  require_space(directory, gpt, corpus, start.state.state.step);
+  stop_if_asked();
+  if (!start.resumed) directory.clear();  // only now: whatever was refused above has cost nothing
+  const std::string json = to_json(start.config);
+  const Bytes pieces[] = {as_bytes(json)};
+  write_durably(directory.config(), pieces);
+}
+
 int prepare_and_run(const TrainRequest& request, Console& console) {
   Start start = prepare(request);
   const Config& config = start.config;
@@ -297,42 +343,36 @@ int prepare_and_run(const TrainRequest& request, Console& console) {
   if (start.resumed && finished(start, console)) return 0;
 
   const Checkpoint* source = start.resumed ? &*start.resumed : start.initial ? &*start.initial : nullptr;
-  const Corpus corpus(config.data, config.val_fraction, source ? &source->tokenizer : nullptr);
-  require_lengths(corpus, config.block_size);
-  if (start.resumed) print_changes(start, corpus, console);
-  const Index V = corpus.text.tokenizer.size();
-  require_memory(config, V, true);
+  std::optional<Corpus> corpus;
+  ranks::together([&] {
+    require_shares(config.gradient_accumulation_steps, ranks::count());
+    corpus.emplace(config.data, config.val_fraction, source ? &source->tokenizer : nullptr);
+    require_lengths(*corpus, config.block_size);
+    if (start.resumed) print_changes(start, *corpus, console);
+    require_memory(config, corpus->text.tokenizer.size(), true);
+  });
   const Threads threads = choose_threads(config.threads);
   if (!threads.warning.empty()) console.warning(threads.warning);
   set_thread_count(threads.count);
 
-  if (!start.directory) start.directory = take_directory(config.out_dir, request.overwrite);
-  const RunDirectory& directory = *start.directory;
-  if (!directory.locked())
-    console.warning(
-        cat("WARNING: ", directory.path(), ": no locks on this file system; let no second process train here"));
-  Gpt gpt(config, V);
-  gpt.allocate(true);
-  console.line(run_report(config, gpt, corpus, threads));
-  if (start.resumed) {
-    load_state(*start.resumed, gpt);
+  ranks::at_first([&] {
+    if (!start.directory) start.directory = take_directory(config.out_dir, request.overwrite);
+    if (!start.directory->locked())
+      console.warning(
+          cat("WARNING: ", config.out_dir, ": no locks on this file system; let no second process train here"));
+  });
+  Gpt gpt(config, corpus->text.tokenizer.size());
+  console.line(run_report(config, gpt, *corpus, threads));
+  ranks::together([&] { prepare_model(start, gpt); });
+  if (start.resumed)
     console.line(
         cat("resuming at step ", start.resumed->state.step, " of ", config.max_iters, " from ", start.resumed->path));
-  } else {
-    gpt.initialise();
-    if (start.initial) load_weights(*start.initial, gpt);
-  }
+  ranks::at_first([&] { prepare_directory(start, gpt, *corpus); });
   const bool resumed = start.resumed.has_value();
-  require_space(directory, gpt, corpus, start.state.state.step);
-  stop_if_asked();
-  if (!start.resumed) directory.clear();  // only now: whatever was refused above has cost nothing
-  const std::string json = to_json(config);
-  const Bytes pieces[] = {as_bytes(json)};
-  write_durably(directory.config(), pieces);
   start.resumed.reset();  // its file is in memory
   start.initial.reset();
   Arena arena;
-  return Trainer(directory, console, gpt, corpus, arena, resumed ? &start.state : nullptr).run();
+  return Trainer(start.directory.get(), console, gpt, *corpus, arena, resumed ? &start.state : nullptr).run();
 }
 
 }  // namespace
@@ -347,34 +387,6 @@ int train(const TrainRequest& request) {
     console.result(cat("stopped by ", std::string_view(stop_signal_name()), " before the first update"));
     return 128 + stop_signal();
   }
-}
-
-void dry_run(const TrainRequest& request) {
-  const Config config = load_config(request.config_files, request.overrides);
-  const Corpus corpus(config.data, config.val_fraction);
-  require_lengths(corpus, config.block_size);
-  const Threads threads = choose_threads(config.threads);
-  set_thread_count(threads.count);
-  Gpt gpt(config, corpus.text.tokenizer.size());
-  Console console(false, ProgressMode::never);
-  console.result(run_report(config, gpt, corpus, threads));
-  require_memory(config, gpt.vocab_size(), true);
-
-  gpt.allocate(true);
-  gpt.initialise();
-  Arena arena;
-  Updates updates(gpt, corpus.train, arena);
-  updates.make(0);  // the first one takes the memory
-  const auto begin = Clock::now();
-  Index made = 0;
-  while (made < 3 || (made < 50 && seconds_since(begin) < 1.0)) updates.make(++made);
-  const double per_update = seconds_since(begin) / static_cast<double>(made);
-  const Index evaluations = 1 + (config.eval_interval > 0 ? config.max_iters / config.eval_interval : 1);
-  const double batches = static_cast<double>(config.max_iters * config.gradient_accumulation_steps) +
-                         static_cast<double>(evaluations * config.eval_iters * 2) / 3.0;
-  console.result(cat("time       about ",
-                     duration_text(batches * per_update / static_cast<double>(config.gradient_accumulation_steps)),
-                     " (", fixed(1000.0 * per_update, 1), " ms an update, measured), evaluations included"));
 }
 
 }  // namespace qkgpt

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "ranks/ranks.h"
 #include "train/adamw.h"
 #include "train/schedule.h"
 
@@ -12,6 +13,7 @@ namespace qkgpt {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+const Whole nobody;
 
 // Seconds since the last call, and a new start.
 double lap(Clock::time_point& last) {
@@ -25,33 +27,47 @@ Updates::Updates(Gpt& gpt, const Split& train, Arena& arena)
     : gpt_(gpt),
       train_(train),
       tape_(arena, true),
+      shares_(gpt.config().gradient_accumulation_steps, ranks::rank(), ranks::count()),
+      sum_(gpt.params(), shares_),
+      whole_([this](const Param& first) { sum_.whole_from(first); }),
       inputs_(static_cast<std::size_t>(gpt.config().batch_size * gpt.config().block_size)),
-      targets_(inputs_.size()) {}
+      targets_(inputs_.size()),
+      losses_(static_cast<std::size_t>(shares_.leaves * shares_.chain)),
+      all_losses_(static_cast<std::size_t>(gpt.config().gradient_accumulation_steps)) {}
 
 UpdateResult Updates::make(Index step) {
   const Config& c = gpt_.config();
   const Index T = c.block_size, micro_batches = c.gradient_accumulation_steps;
-  double loss = 0.0;
+  const auto mine = static_cast<Index>(losses_.size());
   Phases seconds;
   auto last = Clock::now();
-  gpt_.params().start_gradients();
-  for (Index micro = 0; micro < micro_batches; ++micro) {
+  for (Index i = 0; i < mine; ++i) {
+    const Index micro = shares_.first + i;
+    const bool starts_leaf = i % shares_.chain == 0, ends = i == mine - 1;
+    if (starts_leaf && i > 0) sum_.keep_leaf();
+    if (starts_leaf) gpt_.params().start_gradients();
     for (Index row = 0; row < c.batch_size; ++row)
       train_.read(train_window(c.seed, step, micro, row, train_.windows(T)), T, inputs_.data() + row * T,
                   targets_.data() + row * T);
     seconds.batch += lap(last);
     tape_.reset();
-    Var& mean = gpt_.loss(tape_, inputs_.data(), targets_.data(), c.batch_size, T, {c.dropout, c.seed, step, micro});
-    loss += static_cast<double>(mean.value.data[0]) / static_cast<double>(micro_batches);
+    Var& mean = gpt_.loss(tape_, inputs_.data(), targets_.data(), c.batch_size, T, {c.dropout, c.seed, step, micro},
+                          nullptr, ends ? whole_ : nobody);
+    losses_[static_cast<std::size_t>(i)] = static_cast<double>(mean.value.data[0]);
     seconds.forward += lap(last);
     tape_.backward(mean, 1.0f / static_cast<float>(micro_batches));
     seconds.backward += lap(last);
   }
+  const ExchangeTimes exchange = sum_.finish();
+  ranks::gather(losses_.data(), mine * static_cast<Index>(sizeof(double)), all_losses_.data());
+  double loss = 0.0;
+  for (const double l : all_losses_) loss += l / static_cast<double>(micro_batches);
+  seconds.waited = lap(last);
   const double norm = gradient_norm(gpt_.params(), partial_norms_), lr = learning_rate(c, step);
   const bool finite = std::isfinite(loss) && std::isfinite(norm);
   if (finite) adamw(gpt_.params(), c, step, lr, clip_factor(norm, c.grad_clip));
   seconds.optimiser = lap(last);
-  return {loss, lr, norm, finite, seconds};
+  return {loss, lr, norm, finite, seconds, exchange.working};
 }
 
 }  // namespace qkgpt

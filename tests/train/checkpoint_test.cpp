@@ -18,6 +18,12 @@ using qkgpt::test::TempDir;
 
 namespace {
 
+Gpt& ready(Gpt& gpt) {
+  gpt.allocate(true);
+  gpt.initialise();
+  return gpt;
+}
+
 struct Run {
   Config config = [] {
     Config c;
@@ -29,12 +35,8 @@ struct Run {
   Split train = train_split(text, 0.0);
   Gpt gpt{config, text.tokenizer.size()};
   Arena arena;
-  Updates updates{gpt, train, arena};
+  Updates updates{ready(gpt), train, arena};
 
-  Run() {
-    gpt.allocate(true);
-    gpt.initialise();
-  }
   void save(const std::string& path, const RunState& state = {}) const {
     save_checkpoint(path, gpt, config, text.tokenizer, std::string(64, 'a'), state);
   }

@@ -40,16 +40,19 @@ std::string text() {
   return s;
 }
 
+Gpt& ready(Gpt& gpt) {
+  gpt.allocate(true);
+  gpt.initialise();
+  return gpt;
+}
+
 struct Run {
   Text corpus = parse_text(text(), "text");
   Split train = train_split(corpus, 0.0);
   Gpt gpt;
   Arena arena;
   Updates updates;
-  explicit Run(const Config& config) : gpt(config, corpus.tokenizer.size()), updates(gpt, train, arena) {
-    gpt.allocate(true);
-    gpt.initialise();
-  }
+  explicit Run(const Config& config) : gpt(config, corpus.tokenizer.size()), updates(ready(gpt), train, arena) {}
 };
 
 Config config(Attention kind, double dropout) {
