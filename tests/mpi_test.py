@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 from pathlib import Path
@@ -35,9 +36,7 @@ def with_mpi() -> str:
     return str(build / "qkgpt")
 
 
-@unittest.skipIf(missing := [tool for tool in ("mpirun", "mpicxx", "cmake") if not shutil.which(tool)],
-                 f"not installed: {', '.join(missing)}")
-class Ranks(Case):
+class Launched(Case):
     @classmethod
     def setUpClass(cls) -> None:
         cls.program = with_mpi()
@@ -75,6 +74,35 @@ class Ranks(Case):
                 break
         return process, self.rank_pids(run)
 
+
+class Killed:
+    def test_a_killed_rank_ends_the_run_and_costs_nothing_older(self) -> None:
+        self.config(LONG)
+        self.train_on(1, "whole")
+        dice = random.Random(1)
+        for round in range(KILLS):
+            run = f"killed{round}"
+            process, pids = self.start_and_wait(2, run)
+            time.sleep(dice.uniform(0.0, 0.3))
+            try:
+                os.kill(victim := pids[dice.randrange(2)], signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it had ended
+            out, err = process.communicate(timeout=60)
+            self.assertNotEqual(process.returncode, 0)
+            self.assertIn(b"ill", err, f"no word of the killed rank {victim}")
+            for pid in self.rank_pids(run):
+                self.fail(f"process {pid} lives on")
+            self.train_on(dice.choice((1, 2)), run, "--resume")
+            self.assert_same("whole", run)
+
+
+NEEDS = unittest.skipIf(missing := [tool for tool in ("mpirun", "mpicxx", "mpicc", "cmake") if not shutil.which(tool)],
+                        f"not installed: {', '.join(missing)}")
+
+
+@NEEDS
+class Ranks(Killed, Launched):
     def test_bits_do_not_depend_on_the_number_of_ranks(self) -> None:
         self.config(TINY | {"gradient_accumulation_steps": 8, "sample_length": 20})
         self.train_on(1, "one")
@@ -122,32 +150,9 @@ class Ranks(Case):
         os.kill(pids[0], signal.SIGTERM)
         process.communicate(timeout=60)
 
-    def test_a_killed_rank_ends_the_run_and_costs_nothing_older(self) -> None:
-        self.config(LONG)
-        self.train_on(1, "whole")
-        dice = random.Random(1)
-        for round in range(KILLS):
-            run = f"killed{round}"
-            process, pids = self.start_and_wait(2, run)
-            time.sleep(dice.uniform(0.0, 0.3))
-            try:
-                os.kill(victim := pids[dice.randrange(2)], signal.SIGKILL)
-            except ProcessLookupError:
-                continue  # it had ended
-            out, err = process.communicate(timeout=60)
-            self.assertNotEqual(process.returncode, 0)
-            self.assertIn(b"ill", err, f"no word of the killed rank {victim}")
-            for pid in self.rank_pids(run):
-                self.fail(f"process {pid} lives on")
-            self.train_on(dice.choice((1, 2)), run, "--resume")
-            self.assert_same("whole", run)
-
     def test_other_weights_on_a_rank_are_noticed(self) -> None:
-        compiler = shutil.which("mpicc")
-        if not compiler:
-            self.skipTest("not installed: mpicc")
         library = self.dir / "fault.so"
-        subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(ROOT / "tests" / "mpi_fault.c")], check=True)
+        subprocess.run(["mpicc", "-shared", "-fPIC", "-o", str(library), str(ROOT / "tests" / "mpi_fault.c")], check=True)
         # for each part of the model a rank sends two messages an update: a half, then sums that both must have
         for message, noticed in (("3", False), ("4", True)):
             faulty = {"LD_PRELOAD": str(library), "FAULTY_RANK": "1", "FAULTY_SEND": message}
@@ -173,7 +178,7 @@ class Ranks(Case):
 
     def test_a_build_without_mpi_is_no_crowd(self) -> None:
         if self.program == PROGRAM:
-            self.skipTest("the program under test has MPI")
+            return  # the one under test has MPI
         _, err = self.on(2, "train", "tiny.json", program=PROGRAM, code=2)
         self.assertIn("a launcher started 2 processes, and this build has one; build with -DQKGPT_MPI=ON", err)
         self.assertFalse((self.dir / "runs").exists())
@@ -196,6 +201,70 @@ class Ranks(Case):
         self.assertRegex(out, r"(?m)^exchange   .* a rank and update, .* hidden behind backward, .* waited$")
         out, _ = self.on(2, "train", "tiny.json", "--dry-run")
         self.assertEqual(out.count("time       about"), 1)
+
+
+def namespaces_can_be_made() -> bool:
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "unshare", "mount"))):
+        return False
+    name = f"qkgpt{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode == 0
+    return made and subprocess.run(["ip", "netns", "del", name], capture_output=True).returncode == 0
+
+
+@NEEDS
+@unittest.skipUnless(namespaces_can_be_made(), "two hosts on one machine need root, iproute2 and network namespaces")
+class Hosts(Killed, Launched):
+    """Two hosts: network namespaces with a link of 1 Gbit/s, the second one without a view of the test's files."""
+    ADDRESSES = "10.77.131.1", "10.77.131.2"
+
+    def setUp(self) -> None:
+        super().setUp()
+        if "Open MPI" not in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout:
+            self.skipTest("written for Open MPI's mpirun")
+        self.names = [f"qk{os.getpid()}{end}" for end in "ab"]
+        for name in self.names:
+            self.addCleanup(subprocess.run, ["ip", "netns", "del", name], capture_output=True)
+        a, b = self.names
+        for command in (f"ip netns add {a}", f"ip netns add {b}",
+                        f"ip link add veth0 netns {a} type veth peer name veth0 netns {b}"):
+            subprocess.run(command.split(), check=True)
+        for name, address in zip(self.names, self.ADDRESSES):
+            for command in (f"ip -n {name} link set lo up", f"ip -n {name} addr add {address}/24 dev veth0",
+                            f"ip -n {name} link set veth0 up",
+                            f"tc -n {name} qdisc add dev veth0 root tbf rate 1gbit burst 256kb latency 50ms"):
+                subprocess.run(command.split(), check=True)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.agent = Path(folder.name) / "agent"  # in ssh's place: agent ADDRESS COMMAND
+        self.agent.write_text(f"""#!/bin/sh
+[ "$1" = {self.ADDRESSES[1]} ] && shift && exec ip netns exec {b} unshare --uts --mount sh -c "
+hostname {b}; mount -t tmpfs none {self.dir}; $*"
+""")
+        self.agent.chmod(0o755)
+
+    def launch(self, ranks: int, *arguments: str, program: str | None = None, env: dict | None = None, **options):
+        if ranks == 1:
+            return super().launch(1, *arguments, program=program, env=env, **options)
+        network = f"{self.ADDRESSES[0]}/24"
+        mpirun = ["mpirun", "--mca", "plm_rsh_agent", str(self.agent), "--mca", "oob_tcp_if_include", network, "--mca",
+                  "btl_tcp_if_include", network, "--bind-to", "none", "--map-by", "node", "-n", str(ranks), "--host",
+                  ",".join(f"{address}:{ranks // 2}" for address in self.ADDRESSES), program or self.program, *arguments]
+        self.command = ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "sh", "-c",
+                        f'hostname {self.names[0]}; exec "$@"', "sh"]
+        return self.start(*mpirun, env=ALLOWED | (env or {}), **options)
+
+    def test_only_the_first_host_has_the_files(self) -> None:
+        self.config(TINY | {"gradient_accumulation_steps": 8})
+        self.train_on(1, "one")
+        a, b = self.names
+        for ranks in (2, 4):
+            out, _ = self.train_on(ranks, f"on{ranks}")
+            self.assert_same("one", f"on{ranks}")
+            self.assertRegex(out, rf"(?m)^ranks      {ranks} ranks: {a} {ranks // 2} x 1 thread, {b} {ranks // 2} x 1 thread$")
+        self.train_on(2, "on2", "--resume", "--max_iters=45")
+        self.train_on(1, "one", "--resume", "--max_iters=45")
+        self.assert_same("one", "on2")
+        self.assertEqual(self.on(2, "eval", "one", "--json")[0], self.on(1, "eval", "one", "--json")[0])
 
 
 if __name__ == "__main__":
