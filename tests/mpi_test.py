@@ -4,6 +4,7 @@ beside the one under test. Debian: apt-get install libopenmpi-dev openmpi-bin"""
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -188,6 +189,21 @@ class Ranks(Killed, Launched):
         alone = self.on(1, "eval", "run", "--json")[0]
         for ranks in (2, 3):
             self.assertEqual(self.on(ranks, "eval", "run", "--json")[0], alone)
+
+    def test_commands_of_the_document_work_as_written(self) -> None:
+        text = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+        commands = "".join(re.findall(r"```bash\n(.*?)```", text, re.S)).splitlines()
+        self.assertEqual(len(commands), 4)
+        self.assertIn("-DQKGPT_MPI=ON", commands[0])  # as with_mpi() does
+        (self.dir / "configs").mkdir()
+        (self.dir / "build" / "mpi").mkdir(parents=True)
+        (self.dir / "build" / "mpi" / "qkgpt").symlink_to(self.program)
+        self.config(TINY, "configs/shakespeare_char_cpu.json")
+        for command in commands[1:]:
+            command = command.replace(" bench ", " bench configs/shakespeare_char_cpu.json --steps=6 ")
+            done = subprocess.run(command, shell=True, cwd=self.dir, stdin=subprocess.DEVNULL, capture_output=True,
+                                  text=True, timeout=120, env=os.environ | ALLOWED)
+            self.assertEqual(done.returncode, 0, f"{command}\n{done.stdout}\n{done.stderr}")
 
     def test_bench_and_dry_run(self) -> None:
         alone = self.on(1, "bench", "tiny.json", "--steps=6", "--json")[0]
