@@ -83,6 +83,14 @@ class FailingCalls(FaultCase):
             self.assertEqual(process.returncode, 5, process.stderr)
             self.assertRegex(process.stderr.splitlines()[-1], r": could not save: .*No space left")
 
+    def test_R4_a_row_that_could_not_be_written_comes_with_the_next(self) -> None:
+        rows = self.rows(str(self.reference()))
+        for n in (1, len(rows) // 2, len(rows)):
+            shutil.rmtree(self.run_dir, ignore_errors=True)
+            process = self.faulty(fault=f"write@metrics.jsonl {n} {n + (n < len(rows))} {ERRNO['ENOSPC']}")
+            self.assertEqual((process.returncode, process.stderr.count("WARNING: metrics.jsonl: ")), (0, 1))
+            self.assertEqual(self.rows(str(self.run_dir)), rows)
+
     def test_R6_a_quota(self) -> None:
         self.each("write", str(ERRNO["EDQUOT"]), most=6)
 
@@ -198,6 +206,26 @@ class Limits(FaultCase):
         self.assertEqual(process.wait(60), 0)
         self.assertLessEqual(err.count("stdout: cannot be written"), 1)
         self.assert_same_runs(self.dir / "run", reference)
+
+
+    def test_R26_a_full_device_and_a_reader_of_ten_bytes(self) -> None:
+        reference = self.reference()
+        with open("/dev/full", "wb") as full:
+            process = self.start("train", "tiny.json", "--out_dir=run", stdout=full)
+            err = process.communicate(timeout=60)[1].decode()
+            self.assertEqual((process.returncode, err.count("stdout: cannot be written")), (0, 1), err)
+            self.assert_same_runs(self.dir / "run", reference)
+            for command in (["eval", "run"], ["inspect", "run"], ["sample", "run"], ["bench", "tiny.json", "--steps=1"]):
+                process = self.start(*command, stdout=full)
+                err = process.communicate(timeout=60)[1].decode()
+                self.assertEqual(process.returncode, 1, command)
+                self.assertIn("stdout: the result could not be written", err)
+        process = self.start("sample", "run", "--length=10000000")
+        self.assertEqual(len(process.stdout.read(10)), 10)
+        process.stdout.close()
+        err = process.stderr.read()
+        process.stderr.close()
+        self.assertEqual((err, process.wait(60)), (b"", 0))
 
 
 def mounted(folder: Path, size: int) -> bool:
