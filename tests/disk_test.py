@@ -208,26 +208,6 @@ class Limits(FaultCase):
         self.assert_same_runs(self.dir / "run", reference)
 
 
-    def test_R26_a_full_device_and_a_reader_of_ten_bytes(self) -> None:
-        reference = self.reference()
-        with open("/dev/full", "wb") as full:
-            process = self.start("train", "tiny.json", "--out_dir=run", stdout=full)
-            err = process.communicate(timeout=60)[1].decode()
-            self.assertEqual((process.returncode, err.count("stdout: cannot be written")), (0, 1), err)
-            self.assert_same_runs(self.dir / "run", reference)
-            for command in (["eval", "run"], ["inspect", "run"], ["sample", "run"], ["bench", "tiny.json", "--steps=1"]):
-                process = self.start(*command, stdout=full)
-                err = process.communicate(timeout=60)[1].decode()
-                self.assertEqual(process.returncode, 1, command)
-                self.assertIn("stdout: the result could not be written", err)
-        process = self.start("sample", "run", "--length=10000000")
-        self.assertEqual(len(process.stdout.read(10)), 10)
-        process.stdout.close()
-        err = process.stderr.read()
-        process.stderr.close()
-        self.assertEqual((err, process.wait(60)), (b"", 0))
-
-
 def mounted(folder: Path, size: int) -> bool:
     folder.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
