@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Looks for races between threads: trains, resumes, evaluates and samples tiny models with two and three threads in a
 # build with clang's thread sanitizer. Archer, which comes with clang's OpenMP, tells the sanitizer where that runtime
-# synchronises; without it every parallel loop would look like a race. Needs clang, libomp and Python; about a minute.
+# synchronises; without it every parallel loop would look like a race. Needs clang and libomp.
 #   tests/races.sh [ATTENTION ...]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -22,7 +22,7 @@ export OMP_TOOL_LIBRARIES=$archer ARCHER_OPTIONS=verbose=1 TSAN_OPTIONS="ignore_
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
-python3 -c "print('to be or not to be, that is the question\n' * 99)" >text.txt
+for _ in {1..99}; do echo "to be or not to be, that is the question"; done >text.txt
 keys=(--data=text.txt --n_layer=2 --n_head=2 --n_embd=32 --block_size=32 --batch_size=4 --dropout=0.2 --eval_iters=2
   --gradient_accumulation_steps=2 --eval_interval=3 --sample_length=9 --lr_decay_iters=6 --warmup_iters=2)
 
