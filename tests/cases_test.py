@@ -189,7 +189,7 @@ class Numbers(Case):
         self.train("run")
         self.assert_same("first", "run")
         lines = {self.run_program("bench", "tiny.json", "--steps=3", env={"OMP_NUM_THREADS": n})[0].splitlines()[-1]
-                 for n in ("1", "2")}
+                 for n in ("1", "2", "3", "7")}
         self.assertEqual(len(lines), 1)
 
     def test_sizes_beyond_the_machine_are_refused_in_gigabytes(self) -> None:  # N13

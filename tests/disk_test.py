@@ -83,6 +83,14 @@ class FailingCalls(FaultCase):
             self.assertEqual(process.returncode, 5, process.stderr)
             self.assertRegex(process.stderr.splitlines()[-1], r": could not save: .*No space left")
 
+    def test_R4_a_row_that_could_not_be_written_comes_with_the_next(self) -> None:
+        rows = self.rows(str(self.reference()))
+        for n in (1, len(rows) // 2, len(rows)):
+            shutil.rmtree(self.run_dir, ignore_errors=True)
+            process = self.faulty(fault=f"write@metrics.jsonl {n} {n + (n < len(rows))} {ERRNO['ENOSPC']}")
+            self.assertEqual((process.returncode, process.stderr.count("WARNING: metrics.jsonl: ")), (0, 1))
+            self.assertEqual(self.rows(str(self.run_dir)), rows)
+
     def test_R6_a_quota(self) -> None:
         self.each("write", str(ERRNO["EDQUOT"]), most=6)
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <fstream>
 #include <set>
 
@@ -129,6 +130,7 @@ TEST_CASE("a save syncs the file, reads it back, renames it and syncs the direct
 }
 
 TEST_CASE("a save that fails at any call keeps what was there", "[unit]") {
+  int injected = 0;
   for (const bool existed : {true, false}) {
     Faults none;
     const TempDir counting;
@@ -140,6 +142,7 @@ TEST_CASE("a save that fails at any call keeps what was there", "[unit]") {
         const TempDir dir;
         if (existed) put(dir / "x", old_content);
         Faults faults{.first = n, .last = n, .error = error};
+        ++injected;
         CHECK_THAT(error_of(ErrorKind::disk, [&] { save(dir / "x", new_content, faults.table()); }),
                    contains(dir / "x: could not save: ") && contains(error == EIO ? "Input/output" : "No space") &&
                        contains(existed ? "unchanged" : "no file was left"));
@@ -150,6 +153,7 @@ TEST_CASE("a save that fails at any call keeps what was there", "[unit]") {
         CHECK((read_file(dir / "x") == new_content));
       }
   }
+  std::printf("saves: %d faults injected\n", injected);
 }
 
 TEST_CASE("a disk that fails from some call on leaves a whole file", "[unit]") {

@@ -35,7 +35,7 @@ class Hostile(FaultCase):
         for command in commands:
             type(self).tried += 1
             begin = time.monotonic()
-            process = self.start(*command, *(() if "=" in command[-1] else ("bad.safetensors",)),
+            process = self.start(*command, *(() if "bad.safetensors" in " ".join(command) else ("bad.safetensors",)),
                                  preexec_fn=None if SANITIZED else self.limit)
             out, err = (text.decode() for text in process.communicate(timeout=60))
             self.assertEqual((process.returncode, out), (4, ""), err)
@@ -117,7 +117,8 @@ class Hostile(FaultCase):
         self.train("run", "--max_iters=0")
         whole = self.file("run")
         commands = (("sample",), ("eval",), ("inspect",), ("train", "--resume=bad.safetensors"),
-                    ("train", "tiny.json", "--out_dir=new", "--init_from=bad.safetensors"))
+                    ("train", "tiny.json", "--out_dir=new", "--init_from=bad.safetensors"),
+                    ("export", "bad.safetensors", "new"))
         for content in (b"PK\x03\x04" + bytes(2000), b"\x80\x02}q\x00X" + bytes(2000), b"\x80\x05\x95" + bytes(2000)):
             self.refused(content, "PyTorch pickle files are not read", commands=commands)
         size = int.from_bytes(whole[:8], "little")
@@ -186,9 +187,13 @@ class Hostile(FaultCase):
         try:
             while not (self.dir / "run" / "last.safetensors").exists():
                 time.sleep(0.01)
-            steps = [self.inspect("run")["step"] for _ in range(100 if THOROUGH else 10)]
-            self.run_program("sample", "run", "--length=3")
-            self.run_program("eval", "run")
+            steps = []
+            for _ in range(100 if THOROUGH else 10):
+                steps.append(self.inspect("run")["step"])
+                self.run_program("sample", "run/last.safetensors", "--length=3")
+                self.run_program("eval", "run/last.safetensors")
+                self.run_program("export", "run/last.safetensors", "hf")
+                CheckpointFile(self.file("run"))
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()

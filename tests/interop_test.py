@@ -11,7 +11,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from program import Case, make_text
+from program import Case, make_text, read_safetensors
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,23 +24,15 @@ def needs(*modules: str):
     return unittest.skipIf(missing, f"not installed: {', '.join(missing)}")
 
 
-@needs("torch", "transformers")
-class HuggingFace(Case):
+class Exported(Case):
     def setUp(self) -> None:
         super().setUp()
         self.text = CHARACTERS * 20 + make_text(6000)
         (self.dir / "text.txt").write_text(self.text, encoding="utf-8", newline="")
 
-    def load(self, *options: str) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        torch.set_num_threads(1)
+    def export(self, *options: str) -> None:
         self.train("run", "--learning_rate=1e-2", "--max_iters=200", "--eval_interval=100", "--overwrite", *options)
         self.run_program("export", "run", "hf")
-        self.model, report = AutoModelForCausalLM.from_pretrained(self.dir / "hf", output_loading_info=True)
-        self.assertEqual({k: set(v) for k, v in report.items() if v}, {}, "every tensor is known and none is missing")
-        self.model.eval()
-        self.tokenizer = AutoTokenizer.from_pretrained(self.dir / "hf")
 
     def loss(self, text: str) -> float:
         """Sum of the program's losses over a text of at most CONTEXT + 1 characters."""
@@ -50,23 +42,84 @@ class HuggingFace(Case):
         self.assertEqual(row["characters"], len(text) - 1)
         return row["loss"] * row["characters"]
 
-    def check_logits(self, context: str, vocabulary: list[str]) -> None:
-        """Logits of what follows the context, up to the constant that a softmax takes away."""
-        import torch
+    def check_logits(self, context: str, vocabulary: list[str], theirs: list[float]) -> None:
+        """Log-probabilities of what follows the context."""
         start = self.loss(context)
-        ours = torch.tensor([start - self.loss(context + c) for c in vocabulary])
+        ours = [start - self.loss(context + c) for c in vocabulary]
+        self.assertLess(max(abs(a - b) for a, b in zip(ours, theirs, strict=True)), 1e-4)
+        self.assertGreater(max(ours) - min(ours), 1.0, "the model has learned something")
+
+
+@needs("numpy")
+class NumPy(Exported):
+    """R37: the formulas of GPT-2, written down once more, read an exported directory."""
+
+    def log_probabilities(self, context: str) -> list[float]:
+        """Of every character after the context."""
+        import numpy as np
+        config, tokenizer = (json.loads((self.dir / "hf" / f"{name}.json").read_text(encoding="utf-8"))
+                             for name in ("config", "tokenizer"))
+        w = {name: np.array(numbers, float).reshape(shape)
+             for name, (shape, numbers) in read_safetensors(self.dir / "hf" / "model.safetensors")[1].items()}
+        ids = [tokenizer["model"]["vocab"][c] for c in context]
+        T, heads = len(ids), config["n_head"]
+        erf = np.vectorize(math.erf)
+
+        def layernorm(x, name: str):
+            x = x - x.mean(-1, keepdims=True)
+            x = x / np.sqrt((x * x).mean(-1, keepdims=True) + config["layer_norm_epsilon"])
+            return x * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+        def linear(x, name: str):
+            return x @ w[f"{name}.weight"] + w[f"{name}.bias"]
+
+        def softmax(x):
+            x = np.exp(x - x.max(-1, keepdims=True))
+            return x / x.sum(-1, keepdims=True)
+
+        x = w["transformer.wte.weight"][ids] + w["transformer.wpe.weight"][:T]
+        for layer in range(config["n_layer"]):
+            block = f"transformer.h.{layer}"
+            q, k, v = (part.reshape(T, heads, -1).swapaxes(0, 1) for part in
+                       np.split(linear(layernorm(x, f"{block}.ln_1"), f"{block}.attn.c_attn"), 3, axis=-1))
+            scores = q @ k.swapaxes(1, 2) / math.sqrt(q.shape[-1])
+            scores[:, np.triu(np.ones((T, T), bool), 1)] = -np.inf
+            x = x + linear((softmax(scores) @ v).swapaxes(0, 1).reshape(T, -1), f"{block}.attn.c_proj")
+            h = linear(layernorm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc")
+            x = x + linear(h * (1 + erf(h / math.sqrt(2))) / 2, f"{block}.mlp.c_proj")
+        return np.log(softmax(w["transformer.wte.weight"] @ layernorm(x, "transformer.ln_f")[-1])).tolist()
+
+    def test_an_independent_forward_pass_gives_the_same_logits(self) -> None:
+        for bias in ("true", "false"):
+            self.export(f"--bias={bias}")
+            for context in (make_text()[:CONTEXT], CHARACTERS[:9]):
+                self.check_logits(context, sorted(set(self.text)), self.log_probabilities(context))
+
+
+@needs("torch", "transformers")
+class HuggingFace(Exported):
+    def load(self, *options: str) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        torch.set_num_threads(1)
+        self.export(*options)
+        self.model, report = AutoModelForCausalLM.from_pretrained(self.dir / "hf", output_loading_info=True)
+        self.assertEqual({k: set(v) for k, v in report.items() if v}, {}, "every tensor is known and none is missing")
+        self.model.eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(self.dir / "hf")
+
+    def log_probabilities(self, context: str) -> list[float]:
+        import torch
         with torch.no_grad():
-            theirs = self.model(**self.tokenizer(context, return_tensors="pt")).logits[0, -1].log_softmax(-1)
-        self.assertLess((ours - theirs).abs().max().item(), 1e-4)
-        self.assertGreater((ours.max() - ours.min()).item(), 1.0, "the model has learned something")
+            return self.model(**self.tokenizer(context, return_tensors="pt")).logits[0, -1].log_softmax(-1).tolist()
 
     def test_transformers_computes_the_same_logits(self) -> None:
         vocabulary = sorted(set(self.text))
         for bias in ("true", "false"):
             self.load(f"--bias={bias}")
             self.assertEqual(self.model.config.vocab_size, len(vocabulary))
-            self.check_logits(make_text()[:CONTEXT], vocabulary)
-        self.check_logits(CHARACTERS[:9], vocabulary)
+            for context in (make_text()[:CONTEXT], CHARACTERS[:9]):
+                self.check_logits(context, vocabulary, self.log_probabilities(context))
 
     def test_greedy_text_is_that_of_sample(self) -> None:
         self.load()

@@ -101,10 +101,11 @@ class Results(Case):
             _, err = training.communicate(timeout=60)
             self.assertEqual(training.returncode, 0)
             self.assertEqual(err.decode().count("stdout: cannot be written"), 1)
-            for command in ("eval", "inspect"):
-                process = self.start(command, "run", stdout=full)
-                process.communicate(timeout=60)
-                self.assertEqual(process.returncode, 1)
+            for command in (["eval", "run"], ["inspect", "run"], ["sample", "run"], ["bench", "tiny.json", "--steps=1"]):
+                process = self.start(*command, stdout=full)
+                _, err = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 1, command)
+                self.assertIn("stdout: the result could not be written", err.decode())
         self.assertEqual(len(self.rows("run", "train")), 40)
 
     def test_names_with_spaces_and_accents(self) -> None:

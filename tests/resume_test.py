@@ -49,6 +49,21 @@ class Resuming(FaultCase):
                 tokens = 2 * 3 * 8
                 self.assertTrue(all(row["tokens"] == row["step"] * tokens for row in self.rows(f"{kind}_b", "train")))
 
+    def test_R14_stopped_after_any_update(self) -> None:
+        self.config(TINY | {"n_layer": 1, "dropout": 0.2, "gradient_accumulation_steps": 3, "eval_interval": 7, "sample_length": 3,
+                            "attention_stats": False})
+        for kind in KINDS:
+            whole = self.dir / kind
+            self.train(kind, f"--attention={kind}")
+            rows = [(row["kind"], row["step"]) for row in self.rows(kind) if "step" in row]
+            for k in range(1, 40) if kind in ("standard", "qk_norm") else (2, 7, 39):
+                with self.subTest(kind, update=k):
+                    shutil.rmtree(self.run_dir, ignore_errors=True)
+                    self.stop_at_write(2 + rows.index(("train", k)), f"--attention={kind}")
+                    self.assertEqual(CheckpointFile.of(self.run_dir / "last.safetensors").step, k)
+                    self.continue_run(self.run_dir)
+                    self.assert_same_runs(self.run_dir, whole)
+
     def test_R16_watching_changes_no_weight_and_no_moment(self) -> None:
         self.train("plain")
         whole = CheckpointFile(self.file("plain")).tensors()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import signal
 import subprocess
 import unittest
@@ -80,6 +81,24 @@ class Training(Case):
                            "--max_iters=6", "--eval_interval=3", env={"OMP_NUM_THREADS": str(threads)})
             self.assert_same(f"{attention}1", f"{attention}2")
             self.assert_same(f"{attention}1", f"{attention}3")
+
+    def test_R17_however_the_threads_are_given(self) -> None:
+        keys = ["tiny.json", "--attention=qk_norm", "--block_size=37", "--n_embd=36", "--max_iters=6", "--eval_interval=3"]
+        core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+        self.run_program("train", *keys, "--out_dir=1")
+        for i, (threads, arguments, env, pin) in enumerate((
+                ("4", [], {"OMP_NUM_THREADS": "4"}, False), ("7", [], {"OMP_NUM_THREADS": "7"}, False),
+                ("4", [], {"OMP_NUM_THREADS": "4", "OMP_DYNAMIC": "true"}, False), ("2", ["--threads=2"], {}, False),
+                ("3", [], {"OMP_NUM_THREADS": "3"}, True))):
+            if (pin and core is None) or (arguments and (os.cpu_count() or 1) < 2):
+                continue
+            process = self.start("train", *keys, f"--out_dir=run{i}", *arguments, env=env,
+                                 preexec_fn=(lambda: os.sched_setaffinity(0, {core})) if pin else None)
+            out, err = (text.decode() for text in process.communicate(timeout=120))
+            self.assertEqual(process.returncode, 0, err)
+            if "built without OpenMP" not in out:
+                self.assertIn(f" {threads} threads", out)
+            self.assert_same("1", f"run{i}")
 
     def test_runs_that_differ_in_attention_start_equal_and_see_equal_batches(self) -> None:
         self.train("a")

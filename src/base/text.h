@@ -67,6 +67,7 @@ inline std::string nearest(std::string_view word, const std::vector<std::string>
   std::string best;
   std::size_t best_distance = word.size() < 4 ? 2 : word.size() / 3 + 2;
   for (const std::string& candidate : candidates) {
+    if (word.size() >= candidate.size() + best_distance) continue;  // so many letters would have to go
     std::vector<std::size_t> row(candidate.size() + 1);
     for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
     for (std::size_t i = 1; i <= word.size(); ++i) {

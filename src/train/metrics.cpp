@@ -13,6 +13,7 @@ namespace qkgpt {
 namespace {
 
 using Json = nlohmann::ordered_json;
+constexpr std::size_t most_waiting = 16 << 20;  // a hundred thousand rows; beyond that there is a hole
 
 // Numbers that are not finite become null, and the row says which kind there was.
 std::string line(Json row) {
@@ -65,9 +66,17 @@ Metrics::Metrics(const std::string& path, const RunState* resumed_from) : file_(
   if (length < static_cast<Index>(content.size())) file_.cut(length);
 }
 
-void Metrics::write(const std::string& text) { failed_ |= !file_.append(text); }
+void Metrics::write(const std::string& text) {
+  if (waiting_.size() > most_waiting) waiting_.clear();
+  waiting_ += text;
+  if (file_.append(waiting_)) return waiting_.clear();
+  failed_ = true;
+}
 
-void Metrics::sync() { failed_ |= !file_.sync(); }
+void Metrics::sync() {
+  if (!waiting_.empty()) write("");
+  failed_ |= !file_.sync();
+}
 
 void Metrics::start(const Config& config, const std::string& sha, std::uint32_t init_crc, std::uint32_t windows_crc) {
   write(line({{"kind", "start"},

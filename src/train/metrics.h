@@ -1,4 +1,4 @@
-// metrics.jsonl: one JSON object a line, written whole.
+// metrics.jsonl: one JSON object a line, written whole. A row that cannot be written waits and comes with the next.
 #pragma once
 #include <string>
 #include <vector>
@@ -22,14 +22,15 @@ class Metrics {
   void attention(Index step, Index layer, const AttentionStats& stats);
   void final(Index step, double val_loss, double val_loss_full);
 
-  void sync();  // rows so far are on the disk
+  void sync();  // rows so far are on the disk, those that wait included if they now can be written
 
-  bool failed() const { return failed_; }  // a row could not be written, or not durably
+  bool failed() const { return failed_; }  // a row could not be written at once, or not durably
 
  private:
   void write(const std::string& line);
 
   AppendFile file_;
+  std::string waiting_;
   bool failed_ = false;
 };
 

@@ -50,7 +50,7 @@ void RunLog::warn_once() {
   if (!metrics_.failed() || warned_) return;
   warned_ = true;
   console_.warning(
-      "WARNING: metrics.jsonl: a row could not be written; the run goes on, its checkpoints are not affected");
+      "WARNING: metrics.jsonl: a row could not be written and waits for the next; checkpoints are not affected");
 }
 
 void RunLog::start(const Config& config, const std::string& sha, std::uint32_t init_crc, std::uint32_t windows_crc) {

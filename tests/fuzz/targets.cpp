@@ -20,10 +20,13 @@ namespace {
 
 // A file that holds the input, one for each process, in memory where the system offers that.
 std::string file_of(std::string_view bytes) {
-  static const std::string path =
-      std::string(access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp") + "/qkgpt_fuzz_" + std::to_string(getpid());
-  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  return path;
+  static const struct Scratch {
+    std::string path =
+        std::string(access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp") + "/qkgpt_fuzz_" + std::to_string(getpid());
+    ~Scratch() { unlink(path.c_str()); }
+  } scratch;
+  std::ofstream(scratch.path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  return scratch.path;
 }
 
 // An Error is the right answer to bad input if it has the kind that is promised and says something.
