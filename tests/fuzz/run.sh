@@ -21,8 +21,9 @@ for target in "${targets[@]}"; do
   mkdir -p "$corpus"
   # half a minute and 512 MiB for an input of at most 64 KiB
   if "build-fuzz/tests/fuzz_$target" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=512 -max_len=65536 \
-    -artifact_prefix="build-fuzz/found/$target-" "$corpus" "tests/fuzz/corpus/$target" >"$log" 2>&1; then
-    echo "$target: $(grep -a DONE "$log" | tr -s '[:blank:]' ' ')"  # inputs tried, edges and features covered, corpus
+    -artifact_prefix="build-fuzz/found/$target-" -print_final_stats=1 "$corpus" "tests/fuzz/corpus/$target" >"$log" 2>&1; then
+    # inputs tried, edges and features covered, corpus; whole seconds of the slowest input
+    echo "$target: $(grep -a DONE "$log" | tr -s '[:blank:]' ' '), slowest $(sed -n 's/^stat::slowest_unit_time_sec: *//p' "$log") s"
   else
     found=1
     echo "$target: found something:" >&2
