@@ -75,6 +75,11 @@ look_for_optional() {  # without these the program still builds and trains
   fi
 }
 
+quietly() {  # what a command says is shown only when it fails
+  local said
+  said=$("$@" 2>&1) || { echo "$said" >&2; return 1; }
+}
+
 updated=no
 install() {
   local packages
@@ -92,10 +97,10 @@ install() {
       say "installing with apt-get, which may take a minute: ${packages[*]}"
       if [ "$updated" = no ]; then
         updated=yes
-        "${run[@]}" apt-get update -qq >/dev/null || say "apt-get update failed; trying with the package lists at hand"
+        quietly "${run[@]}" apt-get update -qq || say "apt-get update failed; trying with the package lists at hand"
       fi
-      "${run[@]}" apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0 \
-        "${packages[@]}" >/dev/null
+      quietly "${run[@]}" apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0 \
+        "${packages[@]}"
       ;;
     macos)
       if ! command -v brew >/dev/null; then
