@@ -75,9 +75,9 @@ look_for_optional() {  # without these the program still builds and trains
   fi
 }
 
-quietly() {  # what a command says is shown only when it fails
+quietly() {  # the end of what a command says is shown, and only when it fails
   local said
-  said=$("$@" 2>&1) || { echo "$said" >&2; return 1; }
+  said=$("$@" 2>&1) || { tail -n 12 <<< "$said" >&2; return 1; }
 }
 
 updated=no
@@ -89,7 +89,7 @@ install() {
       local run=(env DEBIAN_FRONTEND=noninteractive)
       if [ "$(id -u)" -ne 0 ]; then
         if ! command -v sudo >/dev/null; then
-          say "missing: ${packages[*]}; as root run: apt-get install ${packages[*]}"
+          say "missing: ${packages[*]}; there is no sudo: run $root/scripts/setup.sh as root, or apt-get install these"
           return 1
         fi
         run=(sudo "${run[@]}")
