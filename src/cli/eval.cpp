@@ -44,7 +44,9 @@ int run(const Arguments& a) {
   const auto model = load_model(a.positionals[0], a.integer("threads", 0, 0));
   const Checkpoint& c = model->checkpoint;
   Console console(false, ProgressMode::automatic);
-  const Corpus corpus(a.get("data", c.config.data), c.config.val_fraction, &c.tokenizer);
+  const std::string data = a.get("data", c.config.data);
+  const Corpus corpus(data, c.config.val_fraction, &c.tokenizer,
+                      [&](double done) { console.progress(cat("reading ", data, " ", fixed(100.0 * done, 0), "%")); });
   if (!a.has("data") && corpus.sha256 != c.text_sha256)
     console.warning(cat("WARNING: ", corpus.path, " is not the text of this run any more (sha256 ", corpus.sha256,
                         ", then ", c.text_sha256, ")"));

@@ -96,6 +96,7 @@ int Trainer::run() {
         save(false);
       stop_if_asked();  // also when all is done: a command behind && must not take the run for an undisturbed one
       if (state_.step >= config_.max_iters || out_of_patience()) break;
+      if (!console_.is_drawn()) show_progress("training");
       update();
       if (take_save_request()) save(false);
     }
@@ -163,6 +164,7 @@ Evaluation Trainer::measure() {
              [&](std::int32_t id) {
                stop_if_asked();
                ids.push_back(id);
+               show_progress(cat("sampling ", ids.size(), " of ", config_.sample_length));
                return true;
              });
     e.sample = tokenizer.decode(ids);
@@ -213,6 +215,7 @@ void Trainer::save(bool must, const RunState* before_best) {
 }
 
 bool Trainer::save_to(const std::string& path, bool must) {
+  console_.phase(cat("saving ", path));
   try {
     save_checkpoint(path, gpt_, config_, corpus_.text.tokenizer, corpus_.sha256, state_);
     return true;
@@ -291,13 +294,16 @@ void print_changes(const Start& start, const Corpus& corpus, Console& console) {
 }
 
 int prepare_and_run(const TrainRequest& request, Console& console) {
+  if (request.resume) console.phase("reading the checkpoint");
   Start start = prepare(request);
   const Config& config = start.config;
   for (const std::string& notice : start.notices) console.warning(notice);
   if (start.resumed && finished(start, console)) return 0;
 
   const Checkpoint* source = start.resumed ? &*start.resumed : start.initial ? &*start.initial : nullptr;
-  const Corpus corpus(config.data, config.val_fraction, source ? &source->tokenizer : nullptr);
+  const Corpus corpus(config.data, config.val_fraction, source ? &source->tokenizer : nullptr, [&](double done) {
+    console.progress(cat("reading ", config.data, " ", fixed(100.0 * done, 0), "%"));
+  });
   require_lengths(corpus, config.block_size);
   if (start.resumed) print_changes(start, corpus, console);
   const Index V = corpus.text.tokenizer.size();
