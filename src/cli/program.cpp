@@ -27,13 +27,13 @@ std::string usage() {
 
 int run(const Command& command, const std::vector<std::string>& arguments) {
   const Arguments parsed = parse_arguments(command, arguments);
-  if (parsed.has("help")) return write_out(command_help(command)), 0;
+  if (parsed.has("help")) return write_out(folded(command_help(command))), 0;
   return command.run(parsed);
 }
 
 int dispatch(const std::vector<std::string>& arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
-  if (first == "--help" || first == "-h" || first == "help") return write_out(usage()), 0;
+  if (first == "--help" || first == "-h" || first == "help") return write_out(folded(usage())), 0;
   if (first == "--version")
     return write_out(cat("qkgpt ", std::string_view(version()), " (", std::string_view(simd_name), ", built for ",
                          std::string_view(build_arch()), ")\n")),
