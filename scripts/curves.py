@@ -231,7 +231,11 @@ def draw_diagnostics(groups: Sequence[Group]) -> Optional[Figure]:
         Line2D([], [], color=colour, ls=dashes, lw=1.3, marker=marker, markersize=3.3, label=group.label)
         for group, (colour, dashes, marker) in styled(groups)
     ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(groups), count), fontsize=9)
+    columns = min(len(groups), count)
+    lines = -(-len(groups) // columns)
+    # matplotlib 3.6 (Debian 12) cannot put a legend outside of the panels: room is left for it.
+    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - 0.012 - 0.019 * lines))
+    figure.legend(handles=handles, loc="upper left", ncols=columns, fontsize=9)
     return figure
 
 

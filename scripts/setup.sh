@@ -75,6 +75,11 @@ look_for_optional() {  # without these the program still builds and trains
   fi
 }
 
+quietly() {  # the end of what a command says is shown, and only when it fails
+  local said
+  said=$("$@" 2>&1) || { tail -n 12 <<< "$said" >&2; return 1; }
+}
+
 updated=no
 install() {
   local packages
@@ -84,7 +89,7 @@ install() {
       local run=(env DEBIAN_FRONTEND=noninteractive)
       if [ "$(id -u)" -ne 0 ]; then
         if ! command -v sudo >/dev/null; then
-          say "missing: ${packages[*]}; as root run: apt-get install ${packages[*]}"
+          say "missing: ${packages[*]}; there is no sudo: run $root/scripts/setup.sh as root, or apt-get install these"
           return 1
         fi
         run=(sudo "${run[@]}")
@@ -92,10 +97,10 @@ install() {
       say "installing with apt-get, which may take a minute: ${packages[*]}"
       if [ "$updated" = no ]; then
         updated=yes
-        "${run[@]}" apt-get update -qq >/dev/null || say "apt-get update failed; trying with the package lists at hand"
+        quietly "${run[@]}" apt-get update -qq || say "apt-get update failed; trying with the package lists at hand"
       fi
-      "${run[@]}" apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0 \
-        "${packages[@]}" >/dev/null
+      quietly "${run[@]}" apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0 \
+        "${packages[@]}"
       ;;
     macos)
       if ! command -v brew >/dev/null; then

@@ -44,7 +44,8 @@ class Difference:
         def lacking(effect: float) -> float:
             return scipy_stats.nct.sf(critical, freedom, effect * math.sqrt(size)) - power
 
-        return self.sd * optimize.brentq(lacking, 1e-3, 100)
+        with np.errstate(divide="ignore"):  # scipy 1.10 (Debian 12) warns where the power is 1
+            return self.sd * optimize.brentq(lacking, 1e-3, 100)
 
 
 def sign_flip_p(differences: np.ndarray) -> float:

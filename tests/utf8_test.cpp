@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "base/text.h"
 #include "catch.h"
 
 using namespace qkgpt;
@@ -95,4 +96,11 @@ TEST_CASE("messages show characters and escape what cannot be seen", "[unit]") {
   CHECK(excerpt("a\n\x1B") == "'a\\n\\x1b'");
   CHECK(excerpt(std::string(61, 'x')) == "'" + std::string(60, 'x') + "...'");
   CHECK(excerpt("ab\xFF") == "'ab...'");
+}
+
+TEST_CASE("long lines are folded under their last column and nothing is lost", "[unit]") {
+  CHECK(folded("short\n\nlines\n", 8) == "short\n\nlines\n");
+  CHECK(folded("  --a  one two three\nb", 12) == "  --a  one\n       two\n       three\nb");
+  CHECK(folded("  --a  one two", 14) == "  --a  one two");
+  CHECK(folded("unbreakable word", 6) == "unbreakable word");
 }

@@ -45,6 +45,27 @@ std::string cat(const Parts&... parts) {
   return out;
 }
 
+// Lines longer than a terminal is wide, broken at blanks; what is left of one stands under its last column, that is
+// behind the last two blanks in a row.
+inline std::string folded(const std::string& text, std::size_t width = 79) {
+  std::string out;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size()),
+                      gap = text.substr(begin, end - begin).rfind("  ");
+    std::string line = text.substr(begin, end - begin);
+    const std::string indent(gap == std::string::npos ? 0 : gap + 2, ' ');
+    for (std::size_t cut; line.size() > width; line = indent + line.substr(cut + 1)) {
+      cut = line.rfind(' ', width);
+      if (cut == std::string::npos || cut <= indent.size()) break;
+      out += line.substr(0, cut) + "\n";
+    }
+    out += line;
+    if (end < text.size()) out += '\n';
+    begin = end + 1;
+  }
+  return out;
+}
+
 // 1234567 -> "1,234,567"
 inline std::string grouped(Index n) {
   std::string s = std::to_string(n);

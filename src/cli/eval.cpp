@@ -64,8 +64,12 @@ int run(const Arguments& a) {
   const auto model = load_model(a.positionals[0], threads);
   const Checkpoint& c = model->checkpoint;
   Console console(false, ProgressMode::automatic);
+  const std::string data = a.get("data", c.config.data);
   std::optional<Corpus> read;
-  ranks::together([&] { read.emplace(a.get("data", c.config.data), c.config.val_fraction, &c.tokenizer); });
+  ranks::together([&] {
+    read.emplace(data, c.config.val_fraction, &c.tokenizer,
+                 [&](double done) { console.progress(cat("reading ", data, " ", fixed(100.0 * done, 0), "%")); });
+  });
   const Corpus& corpus = *read;
   if (!a.has("data") && corpus.sha256 != c.text_sha256)
     console.warning(cat("WARNING: ", corpus.path, " is not the text of this run any more (sha256 ", corpus.sha256,

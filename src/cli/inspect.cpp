@@ -64,12 +64,14 @@ std::string lines(const Json& d) {
   if (!d["best_step"].is_null())
     out += cat("\nbest        val loss ", fixed(d["best_val_loss"].get<double>(), 4), " at step ",
                d["best_step"].get<Index>());
-  out += cat("\nparameters  ", grouped(d["parameters"].get<Index>()), ", ",
-             grouped(d["parameters_without_positions"].get<Index>()), " without positions\ndecayed     ",
-             group("decayed"), "\nnot decayed ", group("not_decayed"), "\nvocabulary  ", d["vocab_size"].get<Index>(),
-             ": ", d["vocabulary"].get<std::string>(), "\ntext        sha256 ", d["text_sha256"].get<std::string>(),
-             "\nconfig     ");
-  for (const auto& [key, value] : d["config"].items()) out += cat(" ", key, "=", value.dump());
+  out +=
+      cat("\nparameters  ", grouped(d["parameters"].get<Index>()), ", ",
+          grouped(d["parameters_without_positions"].get<Index>()), " without positions\ndecayed     ", group("decayed"),
+          "\nnot decayed ", group("not_decayed"), "\nvocabulary  ", d["vocab_size"].get<Index>(), ": ",
+          d["vocabulary"].get<std::string>(), "\ntext        sha256 ", d["text_sha256"].get<std::string>(), "\n");
+  std::string config = "config     ";
+  for (const auto& [key, value] : d["config"].items()) config += cat(" ", key, "=", value.dump());
+  out += folded(config);
   for (const Json& t : d["tensors"])
     out += cat("\n  ", t["name"].get<std::string>(), " ", t["dtype"].get<std::string>(), " ", t["shape"].dump());
   return out + "\n";

@@ -38,14 +38,14 @@ int run(const Command& command, const std::vector<std::string>& arguments) {
   if (!parsed.has("help"))
     code = command.run(parsed);
   else if (ranks::first())
-    write_out(command_help(command));
+    write_out(folded(command_help(command)));
   ranks::finish();
   return code;
 }
 
 int dispatch(const std::vector<std::string>& arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
-  if (first == "--help" || first == "-h" || first == "help") return write_out(usage()), 0;
+  if (first == "--help" || first == "-h" || first == "help") return write_out(folded(usage())), 0;
   if (first == "--version")
     return write_out(cat("qkgpt ", std::string_view(version()), " (", std::string_view(simd_name), ", built for ",
                          std::string_view(build_arch()), ranks::with_mpi ? ", MPI)\n" : ")\n")),

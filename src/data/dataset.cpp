@@ -14,7 +14,12 @@ namespace qkgpt {
 namespace {
 
 constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
-constexpr Index characters_between_looks = 1 << 22;  // for a stop signal: a small part of a second
+constexpr Index characters_between_looks = 1 << 22;  // a small part of a second
+
+void look(const Watch& watch, double done) {
+  stop_if_asked();
+  if (watch) watch(done);
+}
 
 struct Survey {
   std::vector<char32_t> vocabulary;  // sorted
@@ -22,12 +27,14 @@ struct Survey {
   Index carriage_returns = 0;
 };
 
-Survey survey(std::string_view bytes, const std::string& path, Index skipped) {
+Survey survey(std::string_view bytes, const std::string& path, Index skipped, const Watch& watch) {
+  const double most = static_cast<double>(bytes.size());
   Survey found;
   std::vector<unsigned char> seen(max_code_point + 1);
   std::optional<Utf8Fault> fault = for_each_code_point(bytes, [&](char32_t c) {
     seen[c] = 1;
-    if (++found.characters % characters_between_looks == 0) stop_if_asked();
+    if (++found.characters % characters_between_looks == 0)
+      look(watch, 0.5 * static_cast<double>(found.characters) / most);
     found.carriage_returns += c == '\r';
   });
   if (fault) {
@@ -40,10 +47,10 @@ Survey survey(std::string_view bytes, const std::string& path, Index skipped) {
   return found;
 }
 
-Text parse(std::string_view bytes, const std::string& path, const Tokenizer* given) {
+Text parse(std::string_view bytes, const std::string& path, const Tokenizer* given, const Watch& watch) {
   const bool bom = bytes.starts_with(byte_order_mark);
   const std::string_view body = bytes.substr(bom ? byte_order_mark.size() : 0);
-  Survey found = survey(body, path, static_cast<Index>(bytes.size() - body.size()));
+  Survey found = survey(body, path, static_cast<Index>(bytes.size() - body.size()), watch);
   Tokenizer tokenizer = given ? *given : Tokenizer(std::move(found.vocabulary));
   Tokens tokens(found.characters, tokenizer.size());
   Index at = 0;
@@ -51,7 +58,8 @@ Text parse(std::string_view bytes, const std::string& path, const Tokenizer* giv
     const std::int32_t id = tokenizer.id(c);
     if (id < 0) throw unknown_character(path, c, at + 1, tokenizer);
     tokens.set(at++, id);
-    if (at % characters_between_looks == 0) stop_if_asked();
+    if (at % characters_between_looks == 0)
+      look(watch, 0.5 + 0.5 * static_cast<double>(at) / static_cast<double>(found.characters));
   });
   return {std::move(tokenizer), std::move(tokens), static_cast<Index>(bytes.size()), found.carriage_returns, bom};
 }
@@ -98,10 +106,12 @@ void Tokens::copy(Index begin, Index count, std::int32_t* to) const {
   std::visit([=](const auto& ids) { std::copy_n(ids.data() + begin, count, to); }, ids_);
 }
 
-Text parse_text(std::string_view bytes, const std::string& path) { return parse(bytes, path, nullptr); }
+Text parse_text(std::string_view bytes, const std::string& path, const Watch& watch) {
+  return parse(bytes, path, nullptr, watch);
+}
 
-Text parse_text(std::string_view bytes, const std::string& path, const Tokenizer& vocabulary) {
-  return parse(bytes, path, &vocabulary);
+Text parse_text(std::string_view bytes, const std::string& path, const Tokenizer& vocabulary, const Watch& watch) {
+  return parse(bytes, path, &vocabulary, watch);
 }
 
 void Split::read(Index offset, Index block_size, std::int32_t* inputs, std::int32_t* targets) const {

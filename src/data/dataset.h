@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/watch.h"
 #include "data/tokenizer.h"
 
 namespace qkgpt {
@@ -36,9 +37,9 @@ struct Text {
 // Decodes a whole text; its sorted set of characters is the vocabulary, or `vocabulary` is and must contain
 // them. Needs the bytes and the tokens at one time, nothing else of that order.
 // Error(usage): not UTF-8 (offset and byte), empty, a character outside `vocabulary` (position counted in
-// characters from 1, the byte order mark left out).
-Text parse_text(std::string_view bytes, const std::string& path);
-Text parse_text(std::string_view bytes, const std::string& path, const Tokenizer& vocabulary);
+// characters from 1, the byte order mark left out). Ends early when a stop signal came (base/signals.h).
+Text parse_text(std::string_view bytes, const std::string& path, const Watch& watch = {});
+Text parse_text(std::string_view bytes, const std::string& path, const Tokenizer& vocabulary, const Watch& watch = {});
 
 // The tokens [begin, end) of a text that outlives it and stays where it is.
 struct Split {

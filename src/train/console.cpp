@@ -53,9 +53,13 @@ void Console::warning(const std::string& text) {
 
 void Console::progress(const std::string& text) {
   if (!progress_) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (drawn_ && now - last_ < std::chrono::milliseconds(100)) return;
-  last_ = now;
+  if (drawn_ && std::chrono::steady_clock::now() - last_ < std::chrono::milliseconds(100)) return;
+  phase(text);
+}
+
+void Console::phase(const std::string& text) {
+  if (!progress_) return;
+  last_ = std::chrono::steady_clock::now();
   drawn_ = true;
   std::fputs(("\r\033[K" + text.substr(0, terminal_width() - 1)).c_str(), stderr);
   std::fflush(stderr);

@@ -20,13 +20,13 @@ class Console {
   void result(const std::string& text);    // the same, also when quiet
   void warning(const std::string& text);   // to stderr, also when quiet
   void progress(const std::string& text);  // at most ten times a second, cut to the terminal's width
+  void phase(const std::string& text);     // the same, at once: something that may take long begins
   void clear();                            // takes the progress line away
 
   bool shows_progress() const { return progress_; }
+  bool is_drawn() const { return drawn_; }
 
  private:
-  void write(const std::string& text);
-
   bool mute_;  // on every rank but the first
   bool quiet_, progress_, drawn_ = false, broken_ = false;
   std::chrono::steady_clock::time_point last_{};

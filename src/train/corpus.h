@@ -2,6 +2,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "config/config.h"
 #include "data/dataset.h"
@@ -10,8 +11,8 @@ namespace qkgpt {
 
 struct Corpus {
   // `vocabulary`: of the checkpoint the model comes from; without one the text's own.
-  // Together: rank 0 reads the file. Error(usage) for a text that cannot be used.
-  Corpus(const std::string& path, double val_fraction, const Tokenizer* vocabulary = nullptr);
+  // Together: rank 0 reads the file. Error(usage) for a text that cannot be used. `watch` is called from the start on.
+  Corpus(const std::string& path, double val_fraction, const Tokenizer* vocabulary = nullptr, const Watch& watch = {});
   Corpus(const Corpus&) = delete;
   Corpus& operator=(const Corpus&) = delete;
 
@@ -21,7 +22,7 @@ struct Corpus {
   Split train, val;  // point into text; val is empty with val_fraction 0
 
  private:
-  Corpus(const std::string& path, const std::string& bytes, double val_fraction, const Tokenizer* vocabulary);
+  Corpus(const std::string& path, std::pair<Text, std::string> text_and_sha256, double val_fraction);
 };
 
 // Error(usage) for a split that is too short for windows of block_size.

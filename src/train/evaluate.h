@@ -1,14 +1,12 @@
 // Losses on fixed windows. Nothing here touches weights or the random streams of training.
 #pragma once
-#include <functional>
-
+#include "base/watch.h"
 #include "model/gpt.h"
 #include "train/corpus.h"
 
 namespace qkgpt {
 
-// Called between batches with the fraction done; may throw to end the work.
-using Watch = std::function<void(double done)>;
+// `watch` is called between batches.
 
 // Mean loss over eval_iters batches of batch_size windows, drawn once per (seed, split): the same at every
 // evaluation and for every attention kind.

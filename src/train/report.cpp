@@ -16,7 +16,8 @@ std::string text_lines(const Corpus& corpus, Index block_size) {
   out +=
       corpus.val.size() > 0 ? cat("val ", grouped(corpus.val.size())) : std::string("no validation (val_fraction 0)");
   out += cat(", windows of ", block_size);
-  out += cat("\nvocabulary ", text.tokenizer.size(), " characters (character level): ", text.tokenizer.shown(100));
+  const Index V = text.tokenizer.size();
+  out += cat("\nvocabulary ", V, " characters (character level)\n           ", text.tokenizer.shown(V <= 65 ? V : 50));
   return out;
 }
 
@@ -42,11 +43,11 @@ std::string group_text(const Params& params, bool decay) {
 std::string run_report(const Config& c, const Gpt& gpt, const Corpus& corpus, const Threads& threads) {
   std::string out = cat("qkgpt ", std::string_view(version()), "\n", text_lines(corpus, c.block_size));
   out += cat("\nmodel      ", c.n_layer, " layers, ", c.n_head, " heads, ", c.n_embd, " channels, context ",
-             c.block_size, ", attention ", std::string_view(row(c.attention).name), ", ", scale_text(c));
+             c.block_size, "\n           attention ", std::string_view(row(c.attention).name), ", ", scale_text(c));
   out += cat("\n           ", grouped(gpt.params().count()), " parameters, ", grouped(gpt.count_without_positions()),
              " without positions (as nanoGPT counts)");
   out += cat("\noptimiser  AdamW; decayed: ", group_text(gpt.params(), true),
-             "; not decayed: ", group_text(gpt.params(), false));
+             "\n           not decayed: ", group_text(gpt.params(), false));
   out += cat("\nupdate     ", grouped(c.batch_size * c.gradient_accumulation_steps * c.block_size), " tokens (",
              c.gradient_accumulation_steps, " x ", c.batch_size, " x ", c.block_size, "), ", grouped(c.max_iters),
              " updates");

@@ -102,9 +102,9 @@ int Trainer::run() {
       else if (saved_step_ != state_.step &&
                (every(config_.checkpoint_interval.value_or(0)) || every(config_.keep_interval)))
         save(false);
-      ranks::stop_if_asked();  // also when all is done: a command behind && must not take the run for an undisturbed
-                               // one
+      ranks::stop_if_asked();  // also when all is done: a command behind && must not take it for an undisturbed run
       if (state_.step >= config_.max_iters || out_of_patience()) break;
+      if (!console_.is_drawn()) show_progress("training");
       update();
       if (ranks::take_save_request()) save(false);
     }
@@ -179,6 +179,7 @@ Evaluation Trainer::measure() {
              [&](std::int32_t id) {
                stop_if_asked();
                ids.push_back(id);
+               show_progress(cat("sampling ", ids.size(), " of ", config_.sample_length));
                return true;
              });
     e.sample = tokenizer.decode(ids);
@@ -246,6 +247,7 @@ void Trainer::save_here(bool must, const RunState* before_best) {
 }
 
 bool Trainer::save_to(const std::string& path, bool must) {
+  console_.phase(cat("saving ", path));
   try {
     save_checkpoint(path, gpt_, config_, corpus_.text.tokenizer, corpus_.sha256, state_);
     return true;
@@ -337,6 +339,7 @@ void prepare_directory(const Start& start, const Gpt& gpt, const Corpus& corpus)
 }
 
 int prepare_and_run(const TrainRequest& request, Console& console) {
+  if (request.resume) console.phase("reading the checkpoint");
   Start start = prepare(request);
   const Config& config = start.config;
   for (const std::string& notice : start.notices) console.warning(notice);
@@ -346,7 +349,9 @@ int prepare_and_run(const TrainRequest& request, Console& console) {
   std::optional<Corpus> corpus;
   ranks::together([&] {
     require_shares(config.gradient_accumulation_steps, ranks::count());
-    corpus.emplace(config.data, config.val_fraction, source ? &source->tokenizer : nullptr);
+    corpus.emplace(config.data, config.val_fraction, source ? &source->tokenizer : nullptr, [&](double done) {
+      console.progress(cat("reading ", config.data, " ", fixed(100.0 * done, 0), "%"));
+    });
     require_lengths(*corpus, config.block_size);
     if (start.resumed) print_changes(start, *corpus, console);
     require_memory(config, corpus->text.tokenizer.size(), true);
