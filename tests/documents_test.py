@@ -105,7 +105,8 @@ class Documents(Case):
         self.assertTrue(set(has) <= set(quoted(sentence)))
 
     def test_every_option_named_anywhere_is_known(self) -> None:
-        others = ("preset", "build", "install", "prefix", "config", "target")  # of cmake and cpack
+        others = ("preset", "build", "install", "prefix", "config", "target",  # of cmake and cpack
+                  "hostfile", "map-by", "bind-to", "mca")  # of mpirun
         known = {o.split("=")[0].strip("[") for name in self.commands() for o in self.options(name)}
         known |= {"--KEY", "--help", "--version", *(f"--{name}" for name in others)}
         known |= {f"--{cells[0].strip('`')}" for cells in table(section("Keys"))}
