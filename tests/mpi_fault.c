@@ -8,7 +8,7 @@ int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, M
   int rank = 0, size = 0;
   PMPI_Comm_rank(comm, &rank);
   PMPI_Type_size(type, &size);
-  if (rank == atoi(getenv("FAULTY_RANK")) && ++sent == atoi(getenv("FAULTY_SEND"))) {
+  if (rank == atoi(getenv("FAULTY_RANK")) && ++sent == atoi(getenv("FAULTY_SEND")) && count > 0) {
     char* copy = malloc((size_t)count * (size_t)size);  // given up with the process
     memcpy(copy, data, (size_t)count * (size_t)size);
     copy[2] ^= 1;

@@ -13,6 +13,7 @@ import time
 import unittest
 from pathlib import Path
 
+from checkpoint_file import CheckpointFile
 from program import PROGRAM, TINY, Case
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,13 +82,15 @@ class Killed:
         self.config(LONG)
         self.train_on(1, "whole")
         dice = random.Random(1)
+        killed = 0
         for round in range(KILLS):
             run = f"killed{round}"
             process, pids = self.start_and_wait(2, run)
             time.sleep(dice.uniform(0.0, 0.3))
             try:
-                os.kill(pids[dice.randrange(2)], signal.SIGKILL)
-            except ProcessLookupError:
+                os.kill(dice.choice(pids), signal.SIGKILL)
+                killed += 1
+            except (IndexError, ProcessLookupError):
                 continue  # it had ended
             out, err = process.communicate(timeout=60)
             self.assertNotEqual(process.returncode, 0)
@@ -96,6 +99,7 @@ class Killed:
                 self.fail(f"process {pid} lives on")
             self.train_on(dice.choice((1, 2)), run, "--resume")
             self.assert_same("whole", run)
+        self.assertGreater(killed, 0)
 
 
 NEEDS = unittest.skipIf(missing := [tool for tool in ("mpirun", "mpicxx", "mpicc", "cmake") if not shutil.which(tool)],
@@ -159,6 +163,8 @@ class Ranks(Killed, Launched):
             faulty = {"LD_PRELOAD": str(library), "FAULTY_RANK": "1", "FAULTY_SEND": message}
             out, err = self.train_on(2, f"run{message}", env=faulty, code=1 if noticed else 0)
             self.assertEqual("step 10: rank 1 has other weights than rank 0" in err, noticed, out + err)
+            # what may be wrong is not saved
+            self.assertEqual(CheckpointFile(self.file(f"run{message}")).step, 0 if noticed else 40)
 
     def test_errors_are_told_once_with_their_exit_code(self) -> None:
         self.train_on(1, "run")
@@ -176,6 +182,13 @@ class Ranks(Killed, Launched):
             with self.subTest(arguments=arguments):
                 out, err = self.on(ranks, *arguments, code=code)
                 self.assertEqual(err.count(message), 1, out + err)
+
+    @unittest.skipIf((os.cpu_count() or 1) > 8, "too many cores to have more ranks than cores")
+    def test_more_threads_than_cores_are_not_silent(self) -> None:
+        for ranks in (1, 16):
+            _, err = self.on(ranks, "train", "tiny.json", "--dry-run", "--gradient_accumulation_steps=16")
+            self.assertEqual(len(re.findall(r"(?m)^threads: 16 threads of 16 ranks share \d cores? of \S+; fewer ", err)),
+                             1 if ranks > 1 else 0, err)
 
     def test_a_build_without_mpi_is_no_crowd(self) -> None:
         if self.program == PROGRAM:

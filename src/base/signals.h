@@ -13,7 +13,7 @@ void ignore_write_signals();
 int stop_signal();  // number of the signal that asked to stop, or 0
 const char* stop_signal_name();
 void ask_to_stop(int signal);  // as if it had come
-bool take_save_request();  // true once after SIGUSR1
+bool take_save_request();      // true once after SIGUSR1
 
 // Thrown where long work ends early because of a stop signal.
 struct Interrupted {};

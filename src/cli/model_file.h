@@ -16,8 +16,8 @@ struct LoadedModel {
   explicit LoadedModel(Checkpoint c);
 };
 
-// Together: rank 0 reads the checkpoint. Sets the number of threads and loads the weights. Error(diverged) when they are not
-// finite.
+// Together: rank 0 reads the checkpoint. Sets the number of threads and loads the weights. Error(diverged) when they
+// are not finite.
 std::unique_ptr<LoadedModel> load_model(const std::string& run_or_checkpoint, Index threads);
 
 }  // namespace qkgpt

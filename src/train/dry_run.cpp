@@ -41,6 +41,7 @@ void dry_run(const TrainRequest& request) {
   set_thread_count(threads.count);
   Gpt gpt(config, corpus->text.tokenizer.size());
   Console console(false, ProgressMode::never);
+  if (!threads.warning.empty()) console.warning(threads.warning);
   console.result(run_report(config, gpt, *corpus, threads));
   ranks::together([&] { require_memory(config, gpt.vocab_size(), true); });
 

@@ -122,6 +122,7 @@ bool Trainer::evaluation_due() const {
 
 // Measures first, then writes: rows, then checkpoints. Whatever fails, the state of this step is kept.
 void Trainer::evaluate() {
+  require_equal_weights();
   const auto begin = Clock::now();
   Evaluation e{};
   bool told = false;
@@ -157,7 +158,6 @@ Evaluation Trainer::measure() {
       show_progress(cat("evaluating ", std::string_view(what), " ", fixed(100.0 * done, 0), "%"));
     };
   };
-  require_equal_weights();
   Evaluation e{};
   e.has_val = corpus_.val.size() > 0;
   e.train_loss = estimate_loss(gpt_, corpus_.train, arena_, watch("train loss"));
@@ -188,6 +188,7 @@ Evaluation Trainer::measure() {
 }
 
 void Trainer::require_equal_weights() const {
+  if (ranks::count() == 1) return;
   const std::vector<std::uint32_t> all = ranks::gathered(values_crc(gpt_, false));
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])
@@ -230,6 +231,7 @@ void Trainer::update() {
 // they must be there first. `before_best`: the state before this one became the best, where best is to be saved too.
 // Error(disk) when `last` could not be saved and must be.
 void Trainer::save(bool must, const RunState* before_best) {
+  require_equal_weights();
   ranks::at_first([&] { save_here(must, before_best); });
   ranks::share(state_);
   ranks::share(saved_step_);
