@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import unittest
 from pathlib import Path
 
@@ -236,6 +237,16 @@ class SmallDisks(FaultCase):
         self.assertEqual(list((folder / "run").iterdir()), [])
         self.train(str(folder / "run"), "--keep_interval=0", code=5 if 3 * each + 65536 > 5 * each else 0)
 
+    def stop_between_saves(self, process: subprocess.Popen, run: Path) -> None:
+        """With a temporary file there, a full disk would have room again once that has replaced the older file."""
+        while True:
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            if not list(run.glob(".*.tmp")):
+                return
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.001)
+
     def test_R4_a_disk_that_fills_up(self) -> None:
         folder = self.disk(3 * self.size() + 65536 + 32768)
         for freed in (True, False):
@@ -243,12 +254,14 @@ class SmallDisks(FaultCase):
             process = self.start("train", "tiny.json", f"--out_dir={run}", "--keep_interval=0", "--max_iters=1000000",
                                  "--sample_length=0", "--checkpoint_interval=5", "--eval_interval=0", "--log_interval=1000")
             wait_for(process.stdout, b"saving checkpoint")
+            self.stop_between_saves(process, run)
             with open(folder / "other", "wb", buffering=0) as other:
                 try:
                     while other.write(bytes(4096)):
                         pass
                 except OSError:
                     pass
+            process.send_signal(signal.SIGCONT)
             wait_for(process.stderr, b"No space left")
             if freed:
                 (folder / "other").unlink()
