@@ -15,11 +15,11 @@ constexpr Index row_block = 8 * tile_rows;  // rows of A that stay in L2 while t
 constexpr Index depth_block = 512;          // a panel of this depth is read from L1 by all strips of a block
 // weight_grad packs X by blocks of tokens and groups of columns, dY by strips of tile_rows columns. Where dW has many
 // rows, wide groups: dY is read anew for each of them.
-constexpr Index token_block = 192;
-constexpr Index most_strips = 32;  // packed at a time, so that they stay in L2
+constexpr Index token_block = 224;
+constexpr Index most_strips = 144 / tile_rows;  // packed at a time, so that they stay in L2
 constexpr Index widest_group = 384;
+constexpr Index least_strips = 8;  // worth packing a block of X for
 constexpr Index column_group(Index n) { return n >= 384 ? widest_group : 128; }
-constexpr Index least_strips(Index n) { return n >= 384 ? 16 : 8; }  // worth packing a block of X for
 
 // C[R][V vectors] = start + sum over k of A[R][k] * panel[k][V vectors]. A goes row by row (A[r][k] at
 // a[r * stride + k]) or, for a transposed A, column by column (at a[r + k * stride]): with one of the strides known
@@ -257,8 +257,9 @@ Index weight_grad_scratch() { return thread_count() * thread_scratch; }
 void weight_grad(Index tokens, Index n, Index k, const float* dy, const float* x, bool add, float* dw, float* scratch) {
   // A unit is a strip of dW's rows in one group of its columns; the packed panels of X serve all strips of a group.
   const Index group = column_group(n), groups = (k + group - 1) / group, strips = (n + tile_rows - 1) / tile_rows;
+  // Whoever takes a few strips packs all of X for them: a thread takes its whole share at once.
   const Index work = std::max<Index>(2 * tokens * tile_rows * std::min(k, group), 1);
-  const Index grain = std::max<Index>(1 + 500000 / work, least_strips(n));
+  const Index grain = std::max<Index>({1 + 500000 / work, least_strips, groups * strips / thread_count()});
   parallel_for(groups * strips, grain, [&](Index begin, Index end, int thread) {
     float* panels = scratch + thread * thread_scratch;
     float* rows = panels + token_block * widest_group;
