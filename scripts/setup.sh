@@ -126,7 +126,7 @@ if [ "${#missing[@]}" -gt 0 ]; then
   if [ "${#missing[@]}" -gt 0 ]; then
     say "still missing or too old after installing: ${missing[*]}"
     have_cmake || say "cmake 3.25 or later is needed; for instance: python3 -m venv .venv && .venv/bin/pip install cmake, then PATH=\"$root/.venv/bin:\$PATH\""
-    have_compiler || say "${compiler[*]} does not compile C++20 (gcc 12 or clang 15 do); another one is chosen by CXX=..."
+    have_compiler || say "${compiler[*]} does not compile C++20 (gcc 12 or clang 14 do); another one is chosen by CXX=..."
     exit 1
   fi
 fi

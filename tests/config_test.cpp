@@ -317,11 +317,11 @@ TEST_CASE("config files that cannot be read are named with the reason", "[unit]"
   Workplace::write("model.safetensors", std::string("\x20\0\0\0\0\0\0\0{\"a\": 1}", 16));
   Workplace::write("large.json", "{" + std::string(2 << 20, ' ') + "}");
   Workplace::write("bad.json", "{\"bias\": 1}");
-  const std::string hint = " (a checkpoint to continue is given as --resume=FILE)";
+  const std::string hint = " (qkgpt train --resume=FILE goes on from a checkpoint)";
   CHECK(message_of([] {
           load_config({"no.json", "dir", "max_iter=5", "model.safetensors", "large.json", "bad.json"}, {{"bias", "x"}});
         }) == cat("no.json: cannot be read (No such file or directory); expected a config file", hint,
-                  "\ndir: is a directory; expected a config file",
+                  "\ndir: is a directory; expected a config file (qkgpt train --resume=dir goes on with a run)",
                   "\nmax_iter=5: cannot be read (No such file or directory); expected a config file (did you mean "
                   "--max_iters=5?)",
                   "\nmodel.safetensors:1:2: not a JSON object; expected {\"key\": value, ...}", hint,

@@ -58,7 +58,7 @@ class Documents(Case):
         has = {}
         for entry in helped.split("\n  --")[1:]:
             head, meaning = re.sub(r"\n {10,}", " ", entry).split("\n", 1)
-            name, default, accepts = re.fullmatch(r"(\w+)=(\S+) +(.*?)(?: \(required\))?", head).groups()
+            name, default, accepts = re.fullmatch(r"(\w+)=(\S+) +(.*?)(?: \(train needs one\))?", head).groups()
             if default == "PATH":
                 default = {"data": "required", "out_dir": "runs/..."}[name]
             if name == "attention":

@@ -83,7 +83,7 @@ class Install(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.dir = Path(folder.name)
 
-    FILES = ["bin/qkgpt", "share/qkgpt/configs/quickstart.json", "share/qkgpt/scripts/compare.py", "share/man/man1/qkgpt.1",
+    FILES = ["bin/qkgpt", "share/qkgpt/configs/quickstart.json", "share/qkgpt/scripts/compare.py", "share/man/man1/qkgpt.1.gz",
              "share/bash-completion/completions/qkgpt", "share/zsh/site-functions/_qkgpt", "share/zsh/vendor-completions/_qkgpt", "share/doc/qkgpt/README.md",
              "share/doc/qkgpt/tutorial.md", "share/doc/qkgpt/copyright"]  # fmt: skip
 

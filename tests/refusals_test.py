@@ -4,7 +4,7 @@ import signal
 import subprocess
 import unittest
 
-from program import Case, make_text
+from program import PROGRAM, Case, make_text
 
 
 class Refusals(Case):
@@ -64,14 +64,42 @@ class Refusals(Case):
     def test_a_finished_run_is_left_alone_and_can_be_extended(self) -> None:
         self.train("run", "--max_iters=4")
         files = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in (self.dir / "run").iterdir()}
-        for extra in ((), ("--max_iters=3",)):
+        for extra, why in ((), ""), (("--max_iters=3",), r" \(max_iters 3\)"):
             out, _ = self.run_program("train", "--resume", "--out_dir=run", *extra)
-            self.assertRegex(out, r"finished, 4 of \d updates.*--max_iters=N")
+            self.assertRegex(out, rf"finished after 4 updates{why}; .*--max_iters=N")
         self.assertEqual(files, {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in (self.dir / "run").iterdir()})
         out, _ = self.run_program("train", "--resume=run/last.safetensors", "--max_iters=6")
         self.assertIn("changed: max_iters 4 -> 6", out)
         self.assertIn("decays until update 6, before 4", out)
         self.assertEqual([row["step"] for row in self.rows("run", "train")], [1, 2, 3, 4, 5, 6])
+
+    def test_a_run_directory_stands_for_its_checkpoint(self) -> None:
+        self.train("run", "--max_iters=4", "--eval_interval=2", "--learning_rate=0.3")
+        self.run_program("train", "--resume=run", "--max_iters=6")
+        self.assertEqual(self.inspect("run/last.safetensors")["step"], 6)
+        self.run_program("train", "--resume=run", "--out_dir=other", "--max_iters=8")
+        self.assertEqual([self.inspect(f"{run}/last.safetensors")["step"] for run in ("run", "other")], [6, 8])
+        best = self.inspect("run/best.safetensors")["step"]
+        _, err = self.run_program("train", "tiny.json", "--out_dir=next", "--init_from=run", "--max_iters=0")
+        self.assertNotIn("no best", err)
+        for key in ("train_loss", "val_loss"):
+            self.assertEqual(self.rows("next", "eval")[0][key], next(r[key] for r in self.rows("run", "eval") if r["step"] == best))
+        (self.dir / "empty").mkdir()
+        for command in (("sample", "empty"), ("train", "--resume=empty", "--out_dir=o"),
+                        ("train", "tiny.json", "--init_from=empty", "--out_dir=o")):
+            self.assertIn("give a run directory or a checkpoint file", self.refused(*command))
+        for command in (("sample", "none"), ("eval", "none"), ("inspect", "none"), ("export", "none", "x")):
+            self.assertRegex(self.refused(*command), "^none: cannot be read: .*; give a run directory or a checkpoint file$")
+        self.assertIn("--resume=run goes on with a run", self.refused("train", "run", "--out_dir=o"))
+
+    def test_a_missing_text_is_told_with_its_key_and_where_it_was_looked_for(self) -> None:
+        self.train("run", "--max_iters=0")
+        elsewhere = self.dir / "elsewhere"
+        elsewhere.mkdir()
+        for command in (["eval", "../run"], ["train", "--resume=../run", "--max_iters=9"], ["train", "../tiny.json", "--out_dir=o"]):
+            done = subprocess.run([PROGRAM, *command], cwd=elsewhere, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 2)
+            self.assertRegex(done.stderr, rf"text.txt: cannot be read: .*as --data=FILE \(looked for in .*elsewhere\)$")
 
     def test_damaged_checkpoints_are_named_and_never_used(self) -> None:
         self.train("run", "--max_iters=30")

@@ -264,7 +264,8 @@ void make_directories(const std::string& path) {
     const std::string part = path.substr(0, end);
     if (is_directory(part)) continue;
     if (exists(part))
-      throw Error(ErrorKind::usage, cat(path, ": ", part, " is a file; give a path whose parts are directories"));
+      throw Error(ErrorKind::usage, cat(path, ": ", part == path ? "is" : part + " is",
+                                        " a file; give a path whose parts are directories"));
     try {
       if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) fail("mkdir");
       sync_names(directory_of(part), system_save_calls());

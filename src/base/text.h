@@ -74,6 +74,9 @@ inline std::string grouped(Index n) {
   return s;
 }
 
+// 1 -> "1 update", 2000 -> "2,000 updates"
+inline std::string counted(Index n, const std::string& thing) { return grouped(n) + " " + thing + (n == 1 ? "" : "s"); }
+
 // 1536 -> "1.5 kB": powers of 1000, as disks and `ls --si` count.
 inline std::string bytes_text(double bytes) {
   const char* units[] = {"B", "kB", "MB", "GB", "TB", "PB"};

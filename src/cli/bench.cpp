@@ -60,12 +60,12 @@ std::string padded(const std::string& s, std::size_t width) {
 std::string percent(double fraction) { return fixed(100.0 * fraction, 1) + " %"; }
 
 std::string product_lines(const Benchmark& b) {
-  std::string out = "\nproduct, rows x out x in             forward               dx               dW   GFLOP/s";
+  std::string out = "\nproduct, rows x out x in; GFLOP/s       forward             dx             dW";
   for (const ProductRates& p : b.products) {
     const std::string shape = cat(std::string_view("  "), p.name, " ", p.rows, " x ", p.out, " x ", p.in);
-    out += cat("\n", shape, std::string(shape.size() < 32 ? 32 - shape.size() : 0, ' '));
+    out += cat("\n", shape, std::string(shape.size() < 33 ? 33 - shape.size() : 0, ' '));
     for (const double rate : {p.forward, p.dx, p.dw})
-      out += padded(cat(fixed(rate, 1), " ", percent(rate / b.peak)), 17);
+      out += padded(cat(fixed(rate, 1), " ", percent(rate / b.peak)), 15);
   }
   return out;
 }
@@ -98,21 +98,22 @@ std::string lines(const Benchmark& b, const Threads& threads) {
   std::string out =
       cat("machine    ", threads.why, ", ", std::string_view(simd_name), " (built for ", std::string_view(build_arch()),
           ")\npeak       ", fixed(b.peak, 1), " GFLOP/s of fused multiply-adds (median burst ", fixed(b.peak_median, 1),
-          "), memory ", fixed(b.bandwidth, 1), " GB/s");
+          ")\n           memory ", fixed(b.bandwidth, 1), " GB/s");
   out += product_lines(b) + op_lines(b);
   out += cat("\nupdate     ", fixed(b.ms_median, 2), " ms, median of ", b.updates_measured, " (quartiles ",
              fixed(b.ms_low, 2), " and ", fixed(b.ms_high, 2), ", fastest ", fixed(b.ms_best, 2), ")");
   out += cat("\n           batch ", fixed(b.ms_batch, 2), ", forward ", fixed(b.ms_forward, 2), " (attention ",
-             fixed(attention.forward, 2), "), backward ", fixed(b.ms_backward, 2), " (attention ",
+             fixed(attention.forward, 2), "),\n           backward ", fixed(b.ms_backward, 2), " (attention ",
              fixed(attention.backward, 2), "), optimiser ", fixed(b.ms_optimiser, 2));
   out += exchange_line(b);
   out += cat("\nrate       ", grouped(std::lround(b.tokens_per_second)), " tokens/s, ", fixed(b.gflops, 1),
-             " GFLOP/s as nanoGPT counts: ", percent(b.fraction), " of the peak, ", percent(b.fraction_of_median_peak),
-             " of its median burst");
+             " GFLOP/s as nanoGPT counts:\n           ", percent(b.fraction), " of the peak, ",
+             percent(b.fraction_of_median_peak), " of its median burst");
   out += cat("\n           the matrix kernels do ", fixed(b.executed_gflop, 3),
              " GFLOP an update: ", percent(1e3 * b.executed_gflop / b.ms_median / b.peak), " of the peak");
   out += cat("\nmemory     state ", bytes_text(static_cast<double>(b.state_bytes)), ", activations and work space ",
-             bytes_text(static_cast<double>(b.arena_bytes)), ", process at most ", bytes_text(b.resident_bytes));
+             bytes_text(static_cast<double>(b.arena_bytes)), ",\n           process at most ",
+             bytes_text(b.resident_bytes));
   return out;
 }
 

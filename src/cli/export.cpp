@@ -16,7 +16,7 @@ const Command& export_command() {
       .brief = "write a Hugging Face GPT-2 directory",
       .synopsis = "RUN|CHECKPOINT DIR [--overwrite]",
       .summary =
-          "Writes a Hugging Face GPT-2 directory: weights, config and tokenizer. RUN stands for its best\n"
+          "Writes a Hugging Face GPT-2 directory: weights, config and tokenizer. RUN stands for its best "
           "checkpoint. Only attention=standard is GPT-2; every other kind is refused.",
       .least_positionals = 2,
       .most_positionals = 2,

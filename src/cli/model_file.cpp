@@ -1,8 +1,5 @@
 #include "cli/model_file.h"
 
-#include <cstdio>
-
-#include "base/file.h"
 #include "base/text.h"
 #include "kernels/parallel.h"
 #include "ranks/ranks.h"
@@ -10,18 +7,6 @@
 #include "train/threads.h"
 
 namespace qkgpt {
-
-std::string checkpoint_path(const std::string& name, bool newest) {
-  if (!is_directory(name)) return name;
-  const std::string best = name + "/best.safetensors", last = name + "/last.safetensors";
-  if (!newest && exists(best)) return best;
-  if (exists(last)) {
-    if (!newest)
-      std::fputs(cat("qkgpt: ", name, " has no best.safetensors; taking last.safetensors\n").c_str(), stderr);
-    return last;
-  }
-  throw Error(ErrorKind::usage, cat(last, ": not found; give a run directory or a checkpoint file"));
-}
 
 LoadedModel::LoadedModel(Checkpoint c)
     : checkpoint(std::move(c)), gpt(checkpoint.config, checkpoint.tokenizer.size()) {}

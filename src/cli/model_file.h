@@ -6,10 +6,6 @@
 
 namespace qkgpt {
 
-// RUN stands for its best.safetensors, with a notice on stderr for its last.safetensors where there is no best;
-// with `newest` for last.safetensors.
-std::string checkpoint_path(const std::string& run_or_checkpoint, bool newest);
-
 struct LoadedModel {
   Checkpoint checkpoint;
   Gpt gpt;

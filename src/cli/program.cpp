@@ -45,6 +45,7 @@ int run(const Command& command, const std::vector<std::string>& arguments) {
 
 int dispatch(const std::vector<std::string>& arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
+  if (first == "help" && arguments.size() > 1) return dispatch({arguments[1], "--help"});
   if (first == "--help" || first == "-h" || first == "help") return write_out(folded(usage())), 0;
   if (first == "--version")
     return write_out(cat("qkgpt ", std::string_view(version()), " (", std::string_view(simd_name), ", built for ",

@@ -18,7 +18,7 @@ const Command& train_command() {
       .synopsis = "[CONFIG.json ...] [--KEY=VALUE ...]",
       .summary = "Trains a model. Later config files override earlier ones, --KEY=VALUE overrides all files.",
       .most_positionals = any_number,
-      .options = {{"resume", "CHECKPOINT", "", "go on with the run in out_dir, or with this checkpoint", true},
+      .options = {{"resume", "CHECKPOINT", "", "go on with the run in out_dir, or with this run or checkpoint", true},
                   {"overwrite", "", "", "start afresh in a directory that holds a run"},
                   {"print-config", "", "", "print the resolved config and stop"},
                   {"dry-run", "", "", "print parameters, memory and an estimate of the time, and stop"},

@@ -188,10 +188,10 @@ void Loader::read_text(std::string_view text, const std::string& name, const cha
 
 void Loader::read_file(const std::string& path) {
   constexpr std::size_t limit = 1 << 20;
-  const char* hint = " (a checkpoint to continue is given as --resume=FILE)";
+  const char* hint = " (qkgpt train --resume=FILE goes on from a checkpoint)";
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
-    give_up(cat(path, ": is a directory; expected a config file"));
+    give_up(cat(path, ": is a directory; expected a config file (qkgpt train --resume=", path, " goes on with a run)"));
     return;
   }
   errno = 0;

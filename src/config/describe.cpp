@@ -85,7 +85,7 @@ std::string help_text() {
     line.resize(std::max<std::size_t>(line.size() + 2, 36), ' ');
     const bool kind = field.member == Member(&Config::attention);
     text += cat(line, kind ? "one of the kinds below" : expected_text(field),
-                field.member == Member(&Config::data) ? " (required)" : "", "\n      ", field.meaning, "\n");
+                field.member == Member(&Config::data) ? " (train needs one)" : "", "\n      ", field.meaning, "\n");
   }
   text += "\nKinds of attention:\n";
   for (const AttentionRow& r : attention_table) {

@@ -22,9 +22,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
+// Between two values of the order the quantile lies on the line that joins them.
 double quantile(std::vector<double> x, double q) {
   std::sort(x.begin(), x.end());
-  return x[static_cast<std::size_t>(std::lround(q * static_cast<double>(x.size() - 1)))];
+  const double at = q * static_cast<double>(x.size() - 1);
+  const auto below = static_cast<std::size_t>(at), above = std::min(below + 1, x.size() - 1);
+  return std::lerp(x[below], x[above], at - std::floor(at));
 }
 
 // Median seconds of a call: at least five, for at least a twentieth of a second; one before them warms up.

@@ -1,10 +1,13 @@
 #include "train/checkpoint.h"
 
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "ranks/ranks.h"
@@ -171,6 +174,21 @@ Checkpoint checkpoint_of(SafetensorsFile file, const std::string& path) {
 }
 
 }  // namespace
+
+std::string checkpoint_path(const std::string& name, bool newest) {
+  if (!exists(name))
+    throw Error(ErrorKind::usage, cat(name, ": cannot be read: ", std::generic_category().message(errno),
+                                      "; give a run directory or a checkpoint file"));
+  if (!is_directory(name)) return name;
+  const std::string best = name + "/best.safetensors", last = name + "/last.safetensors";
+  if (!newest && exists(best)) return best;
+  if (exists(last)) {
+    if (!newest)
+      std::fputs(cat("qkgpt: ", name, " has no best.safetensors; taking last.safetensors\n").c_str(), stderr);
+    return last;
+  }
+  throw Error(ErrorKind::usage, cat(last, ": not found; give a run directory or a checkpoint file"));
+}
 
 Checkpoint read_checkpoint(const std::string& path) { return checkpoint_of(SafetensorsFile::read(path, true), path); }
 

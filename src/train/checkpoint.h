@@ -29,6 +29,10 @@ struct Checkpoint {
   RunState state;
 };
 
+// A run directory stands for its best.safetensors, with a notice on stderr for its last.safetensors where there is no
+// best; with `newest` for last.safetensors. Error(usage) where there is neither, or nothing of that name.
+std::string checkpoint_path(const std::string& run_or_checkpoint, bool newest);
+
 // With every tensor that its config asks for and no other. Error(checkpoint) for a damaged or foreign file, with what
 // is wrong; Error(usage) when it is absent.
 Checkpoint read_checkpoint(const std::string& path);

@@ -1,18 +1,32 @@
 #include "train/corpus.h"
 
+#include <filesystem>
 #include <future>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "format/sha256.h"
 #include "ranks/ranks.h"
 
 namespace qkgpt {
 namespace {
 
+// Of a path that only a config or a checkpoint names, nobody may know where it is looked for.
+std::string read_text(const std::string& file) {
+  try {
+    return read_file(file);
+  } catch (const Error& e) {
+    const std::filesystem::path path(file);
+    std::error_code error;
+    const std::string here = path.is_relative() && !exists(file) ? std::filesystem::current_path(error).string() : "";
+    throw Error(e.kind(), cat(e.what(), " as --data=FILE", here.empty() ? "" : cat(" (looked for in ", here, ")")));
+  }
+}
+
 std::pair<Text, std::string> read(const std::string& file, const Tokenizer* vocabulary, const Watch& watch) {
   if (watch) watch(0.0);
   std::string bytes;
-  ranks::at_first([&] { bytes = read_file(file); });
+  ranks::at_first([&] { bytes = read_text(file); });
   ranks::share(bytes);
   // Hashing takes as long as decoding and needs nothing of it.
   std::future<Digest> digest = std::async([&bytes] { return sha256(as_bytes(bytes)); });

@@ -42,15 +42,16 @@ std::string group_text(const Params& params, bool decay) {
 
 std::string run_report(const Config& c, const Gpt& gpt, const Corpus& corpus, const Threads& threads) {
   std::string out = cat("qkgpt ", std::string_view(version()), "\n", text_lines(corpus, c.block_size));
-  out += cat("\nmodel      ", c.n_layer, " layers, ", c.n_head, " heads, ", c.n_embd, " channels, context ",
-             c.block_size, "\n           attention ", std::string_view(row(c.attention).name), ", ", scale_text(c));
+  out += cat("\nmodel      ", counted(c.n_layer, "layer"), ", ", counted(c.n_head, "head"), ", ",
+             counted(c.n_embd, "channel"), ", context ", c.block_size, "\n           attention ",
+             std::string_view(row(c.attention).name), ", ", scale_text(c));
   out += cat("\n           ", grouped(gpt.params().count()), " parameters, ", grouped(gpt.count_without_positions()),
              " without positions (as nanoGPT counts)");
   out += cat("\noptimiser  AdamW; decayed: ", group_text(gpt.params(), true),
              "\n           not decayed: ", group_text(gpt.params(), false));
   out += cat("\nupdate     ", grouped(c.batch_size * c.gradient_accumulation_steps * c.block_size), " tokens (",
-             c.gradient_accumulation_steps, " x ", c.batch_size, " x ", c.block_size, "), ", grouped(c.max_iters),
-             " updates");
+             c.gradient_accumulation_steps, " x ", c.batch_size, " x ", c.block_size, "), ",
+             counted(c.max_iters, "update"));
   out += cat("\nmachine    ", threads.why, ", ", std::string_view(simd_name), " (built for ",
              std::string_view(build_arch()), "), memory about ", bytes_text(memory_estimate(c, gpt.vocab_size(), true)),
              threads.ranks.empty() ? "" : " a rank");

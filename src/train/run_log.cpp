@@ -75,7 +75,7 @@ bool RunLog::evaluation(Index step, const Evaluation& e, double seconds) {
   const bool sample_kept = e.sample.empty() || write_sample(step, e.sample);
   if (e.last && e.has_val) {
     metrics_.final(step, e.val_loss, e.val_loss_full);
-    console_.result(cat("final: val loss ", fixed(e.val_loss_full, 4), " over the whole validation split, ",
+    console_.result(cat("final: val loss ", fixed(e.val_loss_full, 4), " over the whole val split, ",
                         fixed(e.val_loss_full / std::numbers::ln2, 4), " bits per character"));
   }
   warn_once();

@@ -101,9 +101,16 @@ void prepare_resume(const TrainRequest& request, Start& start) {
   Config given = load_config(request.config_files, request.overrides, Config{}, true);
   const bool names_directory = std::any_of(request.overrides.begin(), request.overrides.end(),
                                            [](const Override& o) { return o.key == "out_dir"; });
-  const std::string& path = request.resume_path;
+  const bool same_directory = request.config_files.empty() && !names_directory;
+  std::string path = request.resume_path;
+  if (is_directory(path)) {  // of a run, which goes on there as without a path, or elsewhere
+    if (same_directory)
+      given.out_dir = std::exchange(path, "");
+    else
+      path = checkpoint_path(path, true);
+  }
   const std::string parent = parent_of(path);
-  if (!path.empty() && request.config_files.empty() && !names_directory) given.out_dir = parent;
+  if (!path.empty() && same_directory) given.out_dir = parent;
   if (path.empty() && checkpoint_files(given.out_dir).empty())
     throw Error(ErrorKind::usage, cat(given.out_dir,
                                       "/last.safetensors: no checkpoint to resume; give the out_dir of a "
@@ -141,7 +148,7 @@ Start prepare_here(const TrainRequest& request) {
   }
   start.config = load_config(request.config_files, request.overrides);
   if (start.config.init_from) {
-    start.initial = read_checkpoint(*start.config.init_from);
+    start.initial = read_checkpoint(checkpoint_path(*start.config.init_from, false));
     require_agreement(*start.initial, start.config, model_keys, "init_from needs the same model");
   }
   return start;

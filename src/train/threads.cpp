@@ -110,7 +110,7 @@ Threads choose_alone(Index wanted) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   if (wanted > 0) {
     const int count = static_cast<int>(std::min<Index>(wanted, cores));
-    return {count, cat(count, count == 1 ? " thread" : " threads", " (as asked)"),
+    return {count, cat(counted(count, "thread"), wanted > cores ? " (one for each core)" : " (as asked)"),
             wanted > cores ? cat("threads: ", wanted, " asked for, ", cores,
                                  " used, one for each core; more would be slower and change no result")
                            : ""};

@@ -210,8 +210,7 @@ void Trainer::update() {
       if (saved_step_ != state_.step) save(true);
       kept = cat("; ", last, " holds the state before it, step ", state_.step);
     }
-    throw ranks::known_to_all(Error(ErrorKind::diverged, cat("update ", state_.step + 1, ": not finite: loss ", r.loss,
-                                                             ", gradient norm ", r.grad_norm, ", learning rate ", r.lr,
+    throw ranks::known_to_all(Error(ErrorKind::diverged, cat("update ", state_.step + 1, ": ", what_is_not_finite(r),
                                                              kept, "; a lower learning_rate or grad_clip helps")));
   }
   ++state_.step;
@@ -295,8 +294,9 @@ bool finished(const Start& start, Console& console) {
   if (s.last_eval_step != s.step) return false;
   const Config& c = start.config;
   if (s.step >= c.max_iters) {
-    console.result(cat(c.out_dir, ": finished, ", s.step, " of ", c.max_iters,
-                       " updates; go on with --resume --max_iters=N, N above ", s.step));
+    console.result(cat(c.out_dir, ": finished after ", counted(s.step, "update"),
+                       s.step > c.max_iters ? cat(" (max_iters ", c.max_iters, ")") : "",
+                       "; go on with --resume --max_iters=N, N above ", s.step));
     return true;
   }
   if (c.patience > 0 && s.evals_since_best >= c.patience) {

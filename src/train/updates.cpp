@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
+#include "base/text.h"
 #include "ranks/ranks.h"
 #include "train/adamw.h"
 #include "train/schedule.h"
@@ -21,7 +23,18 @@ double lap(Clock::time_point& last) {
   return std::max(0.0, std::chrono::duration<double>(now - std::exchange(last, now)).count());  // clocks have faults
 }
 
+std::string number(double x) {
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%.4g", std::isnan(x) ? std::abs(x) : x);
+  return digits;
+}
+
 }  // namespace
+
+std::string what_is_not_finite(const UpdateResult& r) {
+  return cat(std::isfinite(r.loss) ? "the gradient" : "the loss", " is not finite (loss ", number(r.loss),
+             ", gradient norm ", number(r.grad_norm), ", learning rate ", number(r.lr), ")");
+}
 
 Updates::Updates(Gpt& gpt, const Split& train, Arena& arena)
     : gpt_(gpt),

@@ -22,6 +22,9 @@ struct UpdateResult {
   double exchange_seconds;  // gradients on their way between ranks; what of it was not waited for lay behind backward
 };
 
+// Of an update that was not made: what is not finite, and the numbers.
+std::string what_is_not_finite(const UpdateResult& r);
+
 class Updates {
  public:
   Updates(Gpt& gpt, const Split& train, Arena& arena);
