@@ -183,7 +183,7 @@ class Ranks(Killed, Launched):
             (2, ["train", "tiny.json", "--n_layr=1"], 2, "--n_layr: unknown option; did you mean --n_layer?"),
             (2, ["train", "tiny.json", f"--out_dir={self.dir / 'run'}"], 2, "holds a run; --resume goes on with it"),
             (2, ["train", "tiny.json", "--learning_rate=1e30", "--decay_lr=false", "--grad_clip=0", "--out_dir=r"], 3,
-             "not finite: loss"),
+             " is not finite (loss "),
             (3, ["train", "tiny.json"], 2, "ranks: 3 cannot share 2 micro-batches"),
             (4, ["train", "tiny.json"], 2, "ranks: 4 cannot share 2 micro-batches"),
             (2, ["sample", "run"], 2, "sample: runs alone; start it without the launcher"),
