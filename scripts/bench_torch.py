@@ -14,13 +14,15 @@ import sys
 import time
 from pathlib import Path
 
+from command import OF_TORCH, how_to_install, run_script
+
 try:
     import torch
     from torch import nn
     from torch.nn import functional as F
 except ImportError:
-    sys.exit("bench_torch: PyTorch is missing; install it with: python3 -m pip install torch "
-             "--index-url https://download.pytorch.org/whl/cpu")
+    HOW = how_to_install(OF_TORCH, "python3-torch", "bench_torch.py")
+    sys.exit(f"bench_torch: PyTorch is missing; one of these brings it\n{HOW}")
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 65  # as in `qkgpt bench` without a text
@@ -129,4 +131,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_script(main)

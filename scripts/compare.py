@@ -20,19 +20,20 @@ import textwrap
 from pathlib import Path
 
 import tables
+from command import FOR_FIGURES, InputError, refuse, run_script
 from report import write_report
-from runs import HOW_TO_INSTALL, Group, InputError, read_groups
+from runs import Group, read_groups
 from tables import Block, Blocks, Code, Note, Table
 
-WIDTH = 110
+WIDTH = 80  # of sentences; tables are as wide as their columns
 
 
 def print_table(table: Table) -> None:
     """Columns two blanks apart, the first `left` and the last of words flush left."""
     lines = [table.head, *table.body]
     widths = [max(len(line[column]) for line in lines) for column in range(len(table.head))]
-    if table.title:
-        print(table.title)
+    for sentence in table.title.splitlines():
+        print(textwrap.fill(sentence, WIDTH))
     for line in lines:
         cells = [c.ljust(w) if table.is_words(i) else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))]
         print("  ".join(cells).rstrip())
@@ -99,18 +100,14 @@ def main(arguments: list[str]) -> int:
         svgs = [path for path in written if path.suffix == ".svg"]
         blocks += [Note(text, warning=True) for text in undone] + tables.about_repeating(groups, arguments)
         written.append(write_report(groups, blocks, svgs, prefix))
-    except InputError as error:
-        print(f"compare.py: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"compare.py: {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
-        return 2
+    except (InputError, OSError) as error:
+        return refuse("compare.py", error)
     for path in written:
         print(f"wrote {path}")
     if undone:
-        print("\n".join(undone) + f"; one of these brings it\n{HOW_TO_INSTALL}", file=sys.stderr)
+        print("\n".join(undone) + f"; one of these brings it\n{FOR_FIGURES}", file=sys.stderr)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)

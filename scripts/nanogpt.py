@@ -25,16 +25,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nanogpt_files import DEFAULTS, InputError, convert, read_python, read_vocabulary
+from command import OF_TORCH, InputError, how_to_install, reason, refuse, run_script
+from nanogpt_files import DEFAULTS, convert, read_python, read_vocabulary
 
 MODEL_KEYS = ("n_layer", "n_head", "n_embd", "block_size")
 NEVER_BEST = 1e9  # nanoGPT's best_val_loss before the first evaluation
 FIRST, SECOND = "adamw.exp_avg.", "adamw.exp_avg_sq."
 DTYPES = {"F64": "<f8", "I64": "<i8", "F32": "<f4", "U8": "|u1"}
-NO_TORCH = """\
-nanogpt.py: PyTorch and numpy are needed for checkpoints; one way to get them
-  python3 -m venv .venv && .venv/bin/pip install numpy torch --index-url https://download.pytorch.org/whl/cpu
-  .venv/bin/python scripts/nanogpt.py ..."""
+HOW = how_to_install(f"numpy {OF_TORCH}", "python3-torch python3-numpy", "nanogpt.py")
+NO_TORCH = f"nanogpt.py: PyTorch and numpy are needed for checkpoints; one of these brings them\n{HOW}"
 
 
 def import_packages() -> None:
@@ -115,7 +114,7 @@ def load_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
                    for name, t in header.items()}  # fmt: skip
         whole = tensors.pop("~sha256").tobytes() == hashlib.sha256(content[:-32]).digest() == content[-32:]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not a checkpoint of qkgpt: {error}")
+        raise InputError(f"{path}: not a checkpoint of qkgpt: {reason(error)}")
     if not whole:
         raise InputError(f"{path}: damaged: its bytes are not those of its SHA-256")
     return tensors, metadata
@@ -160,7 +159,7 @@ def read_ckpt(path: str) -> tuple[dict[str, Any], dict[str, int], int]:
         if not all(isinstance(t, torch.Tensor) for t in checkpoint["model"].values()):
             raise ValueError("its model holds more than tensors")
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, KeyError, TypeError, ValueError, AttributeError) as e:
-        raise InputError(f"{path}: not a ckpt.pt of nanoGPT: {(str(e) or type(e).__name__).splitlines()[0]}")
+        raise InputError(f"{path}: not a ckpt.pt of nanoGPT: {(reason(e) or type(e).__name__).splitlines()[0]}")
     return checkpoint, sizes, vocab_size
 
 
@@ -294,10 +293,9 @@ def main(arguments: list[str]) -> int:
     try:
         {"import": import_command, "export": export_command, "config": config_command}[options.command](options)
     except (InputError, OSError) as error:
-        print(f"nanogpt.py: {error}", file=sys.stderr)
-        return 2
+        return refuse("nanogpt.py", error)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)

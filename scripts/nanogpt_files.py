@@ -8,6 +8,8 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from command import InputError, reason
+
 # What train.py of nanoGPT starts from, of the keys that mean the same in qkgpt.
 DEFAULTS: dict[str, Any] = {
     "out_dir": "out", "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024, "dropout": 0.0, "bias": False,
@@ -15,12 +17,6 @@ DEFAULTS: dict[str, Any] = {
     "decay_lr": True, "warmup_iters": 2000, "lr_decay_iters": 600000, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95,
     "grad_clip": 1.0, "eval_interval": 2000, "eval_iters": 200, "log_interval": 1}  # fmt: skip
 DATASET = "openwebtext"
-
-
-class InputError(Exception):
-    pass
-
-
 NUMBERS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
            ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow}  # fmt: skip
 
@@ -55,7 +51,7 @@ def read_python(path: str, known: dict[str, Any]) -> None:
     try:
         tree = ast.parse(Path(path).read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read: {error}")
+        raise InputError(f"{path}: cannot be read: {reason(error)}")
     except SyntaxError as error:
         raise InputError(f"{path}:{error.lineno}: not Python: {error.msg}")
     for node in tree.body:
@@ -96,7 +92,7 @@ def read_vocabulary(path: str) -> list[str]:
             meta = PlainUnpickler(file).load()
     except (InputError, OSError, pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, TypeError,
             AttributeError, UnicodeDecodeError, OverflowError, MemoryError) as error:  # fmt: skip
-        raise InputError(f"{path}: not a meta.pkl of nanoGPT: {error}")
+        raise InputError(f"{path}: not a meta.pkl of nanoGPT: {reason(error)}")
     tables = [meta.get(key) for key in ("itos", "stoi")] if isinstance(meta, dict) else [None, None]
     itos, stoi = tables
     if itos is None and isinstance(stoi, dict):

@@ -15,13 +15,13 @@ import math
 import sys
 from pathlib import Path
 
+from command import OF_TORCH, how_to_install, run_script
+
 try:
     import torch
 except ImportError:
-    sys.exit(
-        "reference.py: needs PyTorch; for instance: python3 -m venv .venv && .venv/bin/pip install torch "
-        "--index-url https://download.pytorch.org/whl/cpu, then .venv/bin/python scripts/reference.py"
-    )
+    HOW = how_to_install(OF_TORCH, "python3-torch", "reference.py")
+    sys.exit(f"reference.py: PyTorch is missing; one of these brings it\n{HOW}")
 
 Tensor = torch.Tensor
 Params = dict[str, Tensor]
@@ -306,8 +306,8 @@ def to_text(value: dict[str, object]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def main() -> None:
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN
+def main(arguments: list[str]) -> None:
+    out = Path(arguments[0]) if arguments else GOLDEN
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     check_attention(GOLDEN / "attention.json")
@@ -320,4 +320,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
+from command import InputError, reason
+
 Row = dict[str, Any]
 Points = Tuple[List[int], List[float]]  # steps and values, NaN for a gap
 
 NOT_COMPARED = {"out_dir", "threads"}  # where and on how many cores: no influence on results
 OF_ATTENTION = {"attention", "qk_scale_init", "qk_scale_lr_mult", "qk_norm_eps", "softcap"}
 LONGEST_LABEL = 40
-HOW_TO_INSTALL = """\
-  python3 -m venv .venv && .venv/bin/pip install numpy scipy matplotlib
-  sudo apt-get install python3-numpy python3-scipy python3-matplotlib"""
 
 # What the start rows of two runs must have in common before a difference may be put down to their configs.
 SAME_START = {
@@ -29,10 +28,6 @@ SAME_START = {
     "windows_crc": "batches",
     "version": "program version",
 }
-
-
-class InputError(Exception):
-    pass
 
 
 @dataclass
@@ -98,9 +93,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(
-            f"{path}: {(error.strerror or str(error)).lower()}; a run directory holds config.json and metrics.jsonl"
-        )
+        raise InputError(f"{path}: {reason(error)}; a run directory holds config.json and metrics.jsonl")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}")
 

@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runs import HOW_TO_INSTALL, InputError, Run, find_program, load
+from command import FOR_FIGURES, InputError, refuse, run_script
+from runs import Run, find_program, load
 
 KAPPAS = [4**i for i in range(8)]  # to 16384
 
@@ -123,19 +124,15 @@ def main(arguments: list[str]) -> int:
                     print("the same bits for every kappa")
         for path in draw(runs, points, options.out or runs[0].path.resolve().parent / "sharpen"):
             print(f"wrote {path}")
-    except InputError as error:
-        print(f"sharpen.py: {error}", file=sys.stderr)
-        return 2
+    except (InputError, OSError) as error:
+        return refuse("sharpen.py", error)
     except StopIteration:
         print(f"sharpen.py: {options.runs[0]}: no checkpoint; train it first", file=sys.stderr)
         return 2
     except ImportError as error:
-        print(f"no figure: {error.name} is missing; one of these brings it\n{HOW_TO_INSTALL}", file=sys.stderr)
-    except OSError as error:
-        print(f"sharpen.py: {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
-        return 2
+        print(f"no figure: {error.name} is missing; one of these brings it\n{FOR_FIGURES}", file=sys.stderr)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)

@@ -7,6 +7,7 @@ STUDY.json holds
     learning_rates       the grid
     seeds                of the grid
     confirm              arms and fresh seeds, run at each arm's best rate (optional)
+Comments, // and /* */, are allowed as in configs.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import csv
 import functools
 import json
 import math
+import re
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Iterable, Optional
 
-from runs import InputError, Run
+from command import InputError, reason
+from runs import Run
 
 Row = dict[str, Any]
 SMOOTHED = 50  # updates over which the training loss is averaged to see whether a run has diverged
@@ -85,6 +88,14 @@ class Study:
         return [self.planned("confirm", *cell) for cell in cells]
 
 
+def without_comments(text: str) -> str:
+    """Blanks in place of comments, as many, so that a fault keeps its line and column."""
+    def kept(part: re.Match[str]) -> str:
+        return part[0] if part[0].startswith('"') else re.sub(r"[^\r\n]", " ", part[0])
+
+    return re.sub(r'"(?:[^"\\\n]|\\.)*"|//[^\r\n]*|/\*.*?\*/', kept, text, flags=re.DOTALL)  # or a string
+
+
 def read_study(path: Path) -> Study:
     def need(good: bool, what: str) -> None:
         if not good:
@@ -94,13 +105,18 @@ def read_study(path: Path) -> Study:
         return isinstance(value, list) and all(isinstance(x, kind) and not isinstance(x, bool) for x in value)
 
     try:
-        study = json.loads(path.read_text(encoding="utf-8"))
+        study = json.loads(without_comments(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise InputError(f"{path}: {(error.strerror or str(error)).lower()}")
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}")
+        raise InputError(f"{path}: {reason(error)}")
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}")
     need(isinstance(study, dict), "not an object")
     known = {"about", "configs", "keys", "arms", "learning_rates", "seeds", "confirm"}
+    is_study = known >= set(study) or not {"configs", "arms", "learning_rates"}.isdisjoint(study)
+    has = "configs, arms, learning_rates and seeds, as configs/study_quick.json does"
+    need(is_study, f"a training config, not a study; a study has {has}")
     need(known >= set(study), f"unknown: {', '.join(sorted(set(study) - known))}; known: {', '.join(sorted(known))}")
     arms, confirm = study.get("arms"), study.get("confirm", {"arms": [], "seeds": []})
     need(isinstance(arms, dict) and len(arms) > 0, "arms: expected an object of names and their keys")
@@ -213,6 +229,6 @@ def read_table(path: Path) -> list[Row]:
             raise ValueError(f"expected the columns {', '.join(COLUMNS)}")
         return [{k: COLUMNS.get(k, float)(v) for k, v in line.items() if v not in ("", None)} for line in lines]
     except OSError as error:
-        raise InputError(f"{path}: {(error.strerror or str(error)).lower()}")
+        raise InputError(f"{path}: {reason(error)}")
     except (ValueError, KeyError) as error:
         raise InputError(f"{path}: not the table of a study: {error}")

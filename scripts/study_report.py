@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import sys
 from pathlib import Path
 from typing import Optional, Sequence
 
 import numpy as np
 from scipy import stats as scipy_stats
 
-from runs import InputError
+from command import InputError, refuse, run_script
 from stats import Difference, bootstrap_interval, holm, paired
 from study import Row, best_rates, grid_losses, judged_loss, read_table
 
@@ -223,14 +222,10 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         report(options.table, options.out or options.table.with_suffix(""))
-    except InputError as error:
-        print(f"study_report.py: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"study_report.py: {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
-        return 2
+    except (InputError, OSError) as error:
+        return refuse("study_report.py", error)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)

@@ -4,7 +4,7 @@
     scripts/sweep.py STUDY.json [--out DIR] [--jobs N] [--KEY=VALUE ...]
 
 Interrupted, the same command goes on: finished runs are kept, half-finished ones resume. A run that fails or
-diverges is recorded and the rest goes on. DIR (default: runs/ and the name of STUDY.json) receives the runs as
+diverges is recorded and the rest goes on; only a mistake in config or usage, which all would repeat, ends it. DIR (default: runs/ and the name of STUDY.json) receives the runs as
 ARM_lrRATE_seedSEED, what each of them printed (.log), study.csv and the report drawn from it. Results do not
 depend on the number of threads, so runs of one thread each, as many as there are cores, are the quickest way.
 """
@@ -23,11 +23,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from runs import HOW_TO_INSTALL, NOT_COMPARED, InputError, find_program, load
+from command import FOR_FIGURES, InputError, refuse, run_script
+from runs import NOT_COMPARED, find_program, load
 from study import Planned, Row, Study, best_rates, read_study, table_row, write_table
 
 SET_BY_STUDY = {"learning_rate", "seed", "attention", "out_dir"}
 STOPPED = 128 + signal.SIGTERM  # exit code of a run that was told to stop
+REFUSED, DIVERGED = 2, 3  # exit codes: usage, config or text; a loss that is not finite
 
 
 class Sweep:
@@ -36,6 +38,7 @@ class Sweep:
         self.processes: dict[Planned, subprocess.Popen[bytes]] = {}
         self.planned: list[Planned] = []
         self.exit_codes: dict[Planned, int] = {}  # of those that have ended
+        self.missing: dict[Planned, str] = {}  # why a run that has ended has no row in the table
         self.stopping = False
 
     def command(self, planned: Planned) -> list[str]:
@@ -68,6 +71,9 @@ class Sweep:
         path = self.out / planned.name
         return (path / "metrics.jsonl").exists() and bool(load(path).final())
 
+    def log(self, planned: Planned) -> Path:
+        return self.out / f"{planned.name}.log"
+
     def train(self, planned: Planned) -> int:
         """Starts or resumes a run and waits for its end."""
         if self.stopping:
@@ -75,7 +81,7 @@ class Sweep:
         directory = self.out / planned.name
         how = "--resume" if (directory / "last.safetensors").exists() else "--overwrite"
         command = [*self.command(planned), how, "--quiet"]
-        with open(self.out / f"{planned.name}.log", "ab") as log:
+        with open(self.log(planned), "ab") as log:
             log.write(f"$ {shlex.join(command)}\n".encode())
             log.flush()
             # In a session of its own, so that Ctrl-C reaches it once, from stop().
@@ -85,6 +91,8 @@ class Sweep:
                 process.terminate()
             code = process.wait()
             del self.processes[planned]
+            if code == REFUSED:
+                self.stop()
         return code
 
     def stop(self) -> None:
@@ -105,20 +113,31 @@ class Sweep:
                 while futures:
                     for one in [one for one, future in futures.items() if future.done()]:
                         self.exit_codes[one] = futures.pop(one).result()
+                        if self.exit_codes[one] == REFUSED:
+                            raise InputError(self.refusal(one))
                         progress.update(len(self.exit_codes), self.running_share())
-                        progress.line(f"{one.name}  {self.outcome(one)}")
+                        if not self.stopping:
+                            progress.line(f"{one.name}  {self.outcome(one)}")
                     progress.update(len(self.exit_codes), self.running_share())
                     time.sleep(0.2)
             except BaseException:
                 self.stop()
                 raise
+            finally:
+                clear_line()
+
+    def refusal(self, planned: Planned) -> str:
+        """What the run said itself, behind the last command line in its log."""
+        path = self.log(planned)
+        said = path.read_text(encoding="utf-8", errors="replace").rpartition("\n$ ")[2].splitlines()[1:]
+        return "\n  ".join([f"{path}: ended with exit code {REFUSED}, as every other run would:", *said[-10:]])
 
     def outcome(self, planned: Planned) -> str:
         code = self.exit_codes[planned]
         loss = load(self.out / planned.name).final().get("val_loss_full") if code == 0 else None
         if loss is not None:
             return f"{loss:.4f}"
-        return "diverged" if code in (0, 3) else f"FAILED with exit code {code}; {planned.name}.log says why"
+        return "diverged" if code in (0, DIVERGED) else f"FAILED with exit code {code}; {self.log(planned)} says why"
 
     def running_share(self) -> float:
         return sum(self.share_done(one) for one in list(self.processes))
@@ -136,12 +155,33 @@ class Sweep:
     def table(self) -> list[Row]:
         """In the order of the study, whichever ended first."""
         rows = []
+        self.missing.clear()
         for planned in self.planned:
             try:
                 rows.append(table_row(planned, load(self.out / planned.name), self.exit_codes[planned]))
             except InputError as error:  # a run that could not even start
-                print(f"sweep.py: {error}", file=sys.stderr)
+                self.missing[planned] = str(error)
         return rows
+
+    def failures(self) -> list[str]:
+        """What to say of runs that failed or that the table lacks."""
+        failed = [one for one, code in self.exit_codes.items() if code not in (0, DIVERGED)]
+        lines = [why for one, why in self.missing.items() if one not in failed]
+        if failed:
+            names = ", ".join(one.name for one in failed)
+            lines.append(f"failed: {names}; the logs in {self.out} say why; the same command tries them again")
+        if self.missing:
+            lines.append(f"without results, so not in the report: {', '.join(one.name for one in self.missing)}")
+        return lines
+
+
+CLEAR = "\r\033[K"  # to the start of the line, and what stands there away
+
+
+def clear_line() -> None:
+    """Makes room on a terminal for what follows on stdout or stderr."""
+    if sys.stderr.isatty():
+        print(CLEAR, end="", file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -155,7 +195,7 @@ class Progress:
         """Runs that have ended, and the share that the running ones have done, in runs."""
         self.ended, self.running = ended, running
         if sys.stderr.isatty():
-            print(f"\r\033[K{self.state()}", end="", file=sys.stderr, flush=True)
+            print(f"{CLEAR}{self.state()}", end="", file=sys.stderr, flush=True)
 
     def state(self) -> str:
         done = self.ended + self.running
@@ -164,8 +204,8 @@ class Progress:
         return f"{self.ended} of {self.total} runs, {100 * done / self.total:.0f} %{left}"
 
     def line(self, text: str) -> None:
-        clear = "\r\033[K" if sys.stderr.isatty() else ""
-        print(f"{clear}{text}  ({self.state()})", file=sys.stderr, flush=True)
+        clear_line()
+        print(f"{text}  ({self.state()})", file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:
@@ -217,31 +257,32 @@ def main(arguments: list[str]) -> int:
         sweep.check(fresh)
         sweep.run(fresh, total)
         write_table(sweep.table(), out / "study.csv")
-    except InputError as error:
-        print(f"sweep.py: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"sweep.py: {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
-        return 2
+    except (InputError, OSError) as error:
+        return refuse("sweep.py", error)
     except KeyboardInterrupt:
-        print("\nsweep.py: stopped, running runs saved; the same command goes on from here", file=sys.stderr)
+        clear_line()  # of ^C
+        print("sweep.py: stopped, running runs saved; the same command goes on from here", file=sys.stderr)
         return 130
+    code = draw_report(out) if len(sweep.missing) < len(sweep.planned) else 0
+    for line in sweep.failures():
+        print(f"sweep.py: {line}", file=sys.stderr)
+        code = code or 1
+    return code
+
+
+def draw_report(out: Path) -> int:
     try:
         from study_report import report
 
         report(out / "study.csv", out / "study")
     except ImportError as error:
         print(f"sweep.py: {out / 'study.csv'} is written; its report needs {error.name}", file=sys.stderr)
-        print(f"one of these brings it\n{HOW_TO_INSTALL}", file=sys.stderr)
+        print(f"one of these brings it\n{FOR_FIGURES}", file=sys.stderr)
         return 2
-    except InputError as error:
-        print(f"sweep.py: {error}", file=sys.stderr)
-        return 2
-    failed = [planned.name for planned, code in sweep.exit_codes.items() if code not in (0, 3)]
-    if failed:
-        print(f"sweep.py: failed: {', '.join(failed)}; the same command tries them again", file=sys.stderr)
-    return 1 if failed else 0
+    except (InputError, OSError) as error:
+        return refuse("sweep.py", error)
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)

@@ -14,16 +14,14 @@ import sys
 from pathlib import Path
 from typing import Any, Iterator
 
-from runs import InputError, Run, load
+from command import InputError, how_to_install, refuse, run_script
+from runs import Run, load
 
 try:
     from tensorboard.summary import Writer
 except ImportError:
-    sys.exit(
-        "to_tensorboard.py: the package tensorboard is missing; one way to get it\n"
-        "  python3 -m venv .venv && .venv/bin/pip install tensorboard\n"
-        "  .venv/bin/python scripts/to_tensorboard.py RUN"
-    )
+    HOW = how_to_install("tensorboard", script="to_tensorboard.py")
+    sys.exit(f"to_tensorboard.py: the package tensorboard is missing; one way to get it\n{HOW}")
 
 PLACES = {"kind", "step", "layer"}  # where a number belongs, not numbers to draw
 
@@ -75,11 +73,10 @@ def main(arguments: list[str]) -> int:
         for path, name in zip(options.runs, names):
             print(f"wrote {logdir / name}: {write(load(path), logdir / name)} numbers")
     except (InputError, OSError) as error:
-        print(f"to_tensorboard.py: {error}", file=sys.stderr)
-        return 2
+        return refuse("to_tensorboard.py", error)
     print(f"tensorboard --logdir {logdir} shows them")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)

@@ -33,26 +33,9 @@ NEEDS_ALL = unittest.skipIf(curves is None, "numpy, scipy or matplotlib is missi
 
 
 class Case(Scripts):
-    CONFIG = {
-        "data": "text.txt",
-        "out_dir": "runs/a",
-        "threads": 1,
-        "attention": "standard",
-        "n_layer": 4,
-        "n_head": 4,
-        "n_embd": 128,
-        "block_size": 64,
-        "learning_rate": 0.001,
-        "seed": 1337,
-    }
-    START = {
-        "kind": "start",
-        "step": 0,
-        "version": "0.1.0",
-        "text_sha256": "aa",
-        "init_crc": "01",
-        "windows_crc": "02",
-    }
+    CONFIG = {"data": "text.txt", "out_dir": "runs/a", "threads": 1, "attention": "standard", "n_layer": 4, "n_head": 4,
+              "n_embd": 128, "block_size": 64, "learning_rate": 0.001, "seed": 1337}  # fmt: skip
+    START = {"kind": "start", "step": 0, "version": "0.1.0", "text_sha256": "aa", "init_crc": "01", "windows_crc": "02"}
 
     def make_run(
         self,
@@ -172,6 +155,20 @@ class OneRunEach(Case):
             tail=json.dumps({"kind": "eval", "step": 20, "train_loss": 2.0, "val_loss": 2.0}) + "\n",
         )
         self.assertIn("20, not finished", self.compare(a).stdout)
+
+    def test_sentences_stay_within_80_columns(self) -> None:
+        rows = [{"kind": "attention", "step": 20, "layer": 0, "logit_max": [3.0], "entropy": [0.5], "p_max": [0.5]}]
+        tail = "".join(json.dumps(row) + "\n" for row in rows)
+        ours = [self.make_run(f"a{s}", [4.0, 3.0, 2.0], self.hashes(s), tail, seed=s) for s in range(1, 7)]
+        theirs = [self.make_run(f"b{s}", [4.0, 2.5, 1.5], self.hashes(s), tail, seed=s, attention="qk_norm", n_embd=64)
+                  for s in range(1, 7)]  # fmt: skip
+        for runs in ([ours[0], theirs[0]], [*ours, *theirs]):
+            result = self.compare(*runs)
+            self.assertIn("to target: updates to val 2.0000,", result.stdout)
+            self.assertIn("checked, equal in all runs", result.stdout)
+            sentences = [line for line in result.stdout.splitlines() if "  " not in line.lstrip()]
+            self.assertGreater(len(sentences), 5)
+            self.assertEqual([line for line in sentences if len(line) > 80], [])
 
     def test_a_broken_line_in_the_middle_is_an_error(self) -> None:
         a = self.make_run("a", [4.0, 3.0], tail="{oops\n{}\n")

@@ -1,4 +1,5 @@
-"""Tests of scripts/: get_data.sh without a network, and python.sh. What compare.py says is in compare_test.py.
+"""Tests of scripts/: get_data.sh without a network, python.sh, and what all programs in Python do alike. What compare.py
+says is in compare_test.py.
 
 Standard library alone; run by ctest or by: python3 -m unittest tests/scripts_test.py
 """
@@ -6,6 +7,7 @@ Standard library alone; run by ctest or by: python3 -m unittest tests/scripts_te
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -124,6 +126,64 @@ class FindPython(Scripts):
             self.run_command(ROOT / "scripts" / "python.sh", "json", env=env).stdout, f"{sys.executable}\n"
         )
         self.assertEqual(self.run_command(ROOT / "scripts" / "python.sh", "no_such_module", env=env).returncode, 1)
+
+
+class Programs(Scripts):
+    NEEDS = {"sharpen": ("numpy",), "study_report": ("numpy", "scipy"), "to_tensorboard": ("tensorboard",)}
+
+    def python(self, script: str, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.run_command(sys.executable, ROOT / "scripts" / f"{script}.py", *arguments, env=env)
+
+    def unread(self, script: str, *arguments: object, unbuffered: str = "") -> tuple[int, str]:
+        """Exit code and stderr with a stdout that nobody reads any more."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        command = [sys.executable, ROOT / "scripts" / f"{script}.py", *arguments]
+        done = subprocess.run(command, cwd=self.dir, env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, stdout=writing,
+                              stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", timeout=60)  # fmt: skip
+        os.close(writing)
+        return done.returncode, done.stderr
+
+    def test_a_pipe_that_nobody_reads_ends_them_silently(self) -> None:
+        for script in ("compare", "sweep", "sharpen", "study_report", "nanogpt", "to_tensorboard"):
+            with self.subTest(script):
+                if missing := [name for name in self.NEEDS.get(script, ()) if not importlib.util.find_spec(name)]:
+                    self.skipTest(f"not installed: {', '.join(missing)}")
+                self.assertEqual(self.unread(script, "--help"), (141, ""))
+        self.write("run/config.json", "{}")
+        self.write("run/metrics.jsonl", "")
+        for unbuffered in ("", "1"):  # the fault comes at the end, or in the middle of printing
+            self.assertEqual(self.unread("compare", "run", "--out", "out", unbuffered=unbuffered), (141, ""))
+
+    def test_no_script_goes_round_the_shared_end(self) -> None:
+        for path in (ROOT / "scripts").glob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            if "__main__" in text and path.stem != "check_includes":
+                self.assertTrue(text.endswith('if __name__ == "__main__":\n    run_script(main)\n'), path)
+
+    def test_the_reason_does_not_repeat_the_path(self) -> None:
+        result = self.python("nanogpt", "config", "none/a.py")
+        expected = "nanogpt.py: none/a.py: cannot be read: no such file or directory\n"
+        self.assertEqual((result.returncode, result.stderr), (2, expected))
+
+    def test_hints_name_what_a_fresh_debian_lacks(self) -> None:
+        for name in ("torch", "tensorboard", "matplotlib"):
+            self.write(f"without/{name}.py", f"raise ImportError('none', name='{name}')\n")
+        env = {"PYTHONPATH": str(self.dir / "without")}
+        self.write("run/config.json", "{}")
+        self.write("run/metrics.jsonl", "")
+        for script, arguments, package in (
+            ("nanogpt", ["export", "run", "out"], "python3-torch"),
+            ("reference", [], "python3-torch"),
+            ("bench_torch", [], "python3-torch"),
+            ("to_tensorboard", ["run"], ""),
+            ("compare", ["run"], "python3-matplotlib"),
+        ):
+            with self.subTest(script):
+                error = self.python(script, *arguments, **env).stderr
+                self.assertIn("python3 -m venv .venv", error)
+                self.assertIn("sudo apt-get install python3-venv", error)
+                self.assertIn(package, error)
 
 
 if __name__ == "__main__":

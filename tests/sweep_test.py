@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import os
+import pty
 import random
 import re
 import signal
@@ -20,8 +21,8 @@ SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 MISSING = [name for name in ("numpy", "scipy", "matplotlib") if not importlib.util.find_spec(name)]
 sys.path.insert(0, str(SCRIPTS))
 if not MISSING:
-    from runs import InputError
-    from study import read_table
+    from command import InputError
+    from study import read_study, read_table
     from study_report import describe
 STUDY = {"configs": ["tiny.json"], "keys": {"warmup_iters": 2}, "learning_rates": [1e-3, 1e-2], "seeds": [1, 2],
          "arms": {"standard": {"attention": "standard"}, "qk_norm": {"attention": "qk_norm", "qk_scale_init": 4.0}},
@@ -114,12 +115,85 @@ class Sweep(Scripted):
         wrapper.write_text(f'#!/bin/sh\ncase "$*" in *print-config*) ;; *seed=2*) exit 5;; esac\nexec {PROGRAM} "$@"\n')
         wrapper.chmod(0o755)
         done = self.sweep(program=str(wrapper), code=1)
-        self.assertRegex(done.stderr, r"standard_lr0\.001_seed2  FAILED with exit code 5; standard_lr0\.001_seed2\.log")
+        self.assertRegex(done.stderr, r"standard_lr0\.001_seed2  FAILED with exit code 5; runs/study/standard_lr0\.001_seed2\.log")
         self.assertRegex(done.stderr, r"sweep\.py: failed: standard_lr0\.001_seed2, .*; the same command tries them again")
+        names = [f"{arm}_lr{rate}_seed2" for rate in (0.001, 0.01) for arm in ("standard", "qk_norm")]
+        self.assertEqual(done.stderr.count(f"without results, so not in the report: {', '.join(names)}\n"), 1)
+        self.assertNotIn("no such file", done.stderr)
         self.assertEqual(len(self.table()), 8)
         self.sweep()
         self.assertEqual({row["status"] for row in self.table().values()}, {"finished"})
         self.assertEqual(len(self.table()), 12)
+
+    def test_a_mistake_that_all_runs_would_repeat_ends_the_sweep(self) -> None:
+        (self.dir / "text.txt").rename(self.dir / "elsewhere.txt")
+        done = self.sweep("--jobs=1", code=2)
+        log = "runs/study/standard_lr0.001_seed1.log"
+        self.assertRegex(done.stderr, rf"(?m)\Asweep\.py: {re.escape(log)}: .*exit code 2.*\n  text\.txt: cannot be read: .*\n\Z")
+        self.assertEqual([str(path.relative_to(self.dir)) for path in self.dir.glob("runs/study/*")], [log])
+        (self.dir / "elsewhere.txt").rename(self.dir / "text.txt")
+        self.sweep()
+
+    def test_a_study_whose_runs_all_fail_has_no_report(self) -> None:
+        wrapper = self.dir / "failing"
+        wrapper.write_text(f'#!/bin/sh\ncase "$*" in *print-config*) exec {PROGRAM} "$@";; esac\nexit 5\n')
+        wrapper.chmod(0o755)
+        done = self.sweep(program=str(wrapper), code=1)
+        self.assertEqual((done.stdout, done.stderr.count("FAILED")), ("", 8))
+        self.assertNotIn("not the table of a study", done.stderr)
+
+    def test_a_reader_that_leaves_stops_it_and_it_goes_on_later(self) -> None:
+        self.config(TINY | {"max_iters": 400, "eval_interval": 20, "n_embd": 32})
+        process = subprocess.Popen(
+            [sys.executable, str(SCRIPTS / "sweep.py"), "study.json", "--qkgpt", PROGRAM, "--jobs=2"],
+            cwd=self.dir, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True)  # fmt: skip
+        process.stdout.readline()
+        process.stdout.close()  # as `2>&1 | head -1` does
+        self.assertEqual(process.wait(60), 141)
+        out = self.dir / "runs" / "study"
+        self.assertFalse([path for path in out.glob("*/.lock") if self.is_running(path)])
+        self.assertLess(len(list(out.glob("*.log"))), 12)
+        self.assertFalse((out / "study.csv").exists())
+        self.config(TINY | {"max_iters": 400, "eval_interval": 20, "n_embd": 32})
+        self.sweep("--jobs=2")
+        self.assertTrue([path for path in out.glob("*.log") if "--resume" in path.read_text()])
+        self.assertEqual(len(self.table()), 12)
+
+    def on_terminal(self, *arguments: str) -> list[str]:
+        """The lines that a terminal shows in the end."""
+        terminal, theirs = pty.openpty()
+        process = subprocess.Popen([sys.executable, str(SCRIPTS / "sweep.py"), "study.json", "--qkgpt", PROGRAM, *arguments],
+                                   cwd=self.dir, stdin=theirs, stdout=theirs, stderr=theirs)  # fmt: skip
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(terminal, 4096):
+                shown += part
+        except OSError:  # its other end is closed
+            pass
+        os.close(terminal)
+        process.wait(60)
+        self.assertIn(b"\r\x1b[K", shown)
+        return [line.rpartition("\r\x1b[K")[2] for line in shown.decode().split("\r\n")]
+
+    def test_the_line_of_progress_gives_way_to_what_follows(self) -> None:
+        self.study({key: value for key, value in STUDY.items() if key != "confirm"} | {"seeds": [1]})
+        lines = self.on_terminal()
+        self.assertEqual(len([line for line in lines if line.startswith("4 runs, 0 diverged, 0 failed; ")]), 1, lines)
+        (self.dir / "text.txt").unlink()
+        lines = self.on_terminal("--out=again")
+        self.assertTrue(lines[0].startswith("sweep.py: again/standard_lr0.001_seed1.log: "), lines)
+
+    def test_studies_may_hold_comments_as_configs_do(self) -> None:
+        text = json.dumps(STUDY | {"about": 'see "http://a/b" /* not this */'}, indent=1)
+        (self.dir / "study.json").write_text(f"// a study\n{text[:-1]} /* its\nend */ }} // here")
+        self.assertEqual(read_study(self.dir / "study.json").seeds, [1, 2])
+        (self.dir / "study.json").write_text('/* two\nlines */\n{"arms": // comment\n  oops}')
+        self.assertIn("sweep.py: study.json:4:3: not JSON: Expecting value\n", self.sweep(code=2).stderr)
+
+    def test_a_config_is_no_study(self) -> None:
+        self.config({"n_layer": 2}, "study.json")
+        self.assertIn("study.json: a training config, not a study; a study has configs, arms, ", self.sweep(code=2).stderr)
 
     def test_a_diverged_run_counts_as_a_uniform_guess(self) -> None:
         self.study(STUDY | {"learning_rates": [1e-2, 1e30]})
