@@ -4,9 +4,10 @@
     scripts/sweep.py STUDY.json [--out DIR] [--jobs N] [--KEY=VALUE ...]
 
 Interrupted, the same command goes on: finished runs are kept, half-finished ones resume. A run that fails or
-diverges is recorded and the rest goes on; only a mistake in config or usage, which all would repeat, ends it. DIR (default: runs/ and the name of STUDY.json) receives the runs as
-ARM_lrRATE_seedSEED, what each of them printed (.log), study.csv and the report drawn from it. Results do not
-depend on the number of threads, so runs of one thread each, as many as there are cores, are the quickest way.
+diverges is recorded and the rest goes on; only a mistake in config or usage, which all would repeat, ends it.
+DIR (default: runs/ and the name of STUDY.json) receives the runs as ARM_lrRATE_seedSEED, what each of them
+printed (.log), study.csv and the report drawn from it. Results do not depend on the number of threads, so runs
+of one thread each, as many as there are cores, are the quickest way.
 """
 
 from __future__ import annotations
