@@ -141,7 +141,7 @@ class Limits(FaultCase):
             self.assertTrue((self.dir / name / "last.safetensors").exists())
         (self.dir / "file").write_text("")
         self.assertIn("file is a file", self.train("file/run", code=2)[1])
-        self.assertIn("file is a file", self.train("file", code=2)[1])
+        self.assertIn("file: is a file", self.train("file", code=2)[1])
 
     def test_R35_a_directory_that_is_lost_in_mid_run(self) -> None:
         process = self.start("train", "tiny.json", "--out_dir=run", "--max_iters=1000000", "--log_interval=1000")
