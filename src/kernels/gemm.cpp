@@ -18,7 +18,7 @@ constexpr Index depth_block = 512;          // a panel of this depth is read fro
 constexpr Index token_block = 224;
 constexpr Index most_strips = 144 / tile_rows;  // packed at a time, so that they stay in L2
 constexpr Index widest_group = 384;
-constexpr Index least_strips = 8;  // worth packing a block of X for
+constexpr Index least_strips = 24 / tile_rows;  // worth packing a block of X for
 constexpr Index column_group(Index n) { return n >= 384 ? widest_group : 128; }
 
 // C[R][V vectors] = start + sum over k of A[R][k] * panel[k][V vectors]. A goes row by row (A[r][k] at
