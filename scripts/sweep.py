@@ -166,7 +166,7 @@ class Sweep:
 
     def failures(self) -> list[str]:
         """What to say of runs that failed or that the table lacks."""
-        failed = [one for one, code in self.exit_codes.items() if code not in (0, DIVERGED)]
+        failed = [one for one in self.planned if self.exit_codes[one] not in (0, DIVERGED)]
         lines = [why for one, why in self.missing.items() if one not in failed]
         if failed:
             names = ", ".join(one.name for one in failed)
