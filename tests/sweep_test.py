@@ -155,7 +155,6 @@ class Sweep(Scripted):
         self.assertFalse([path for path in out.glob("*/.lock") if self.is_running(path)])
         self.assertLess(len(list(out.glob("*.log"))), 12)
         self.assertFalse((out / "study.csv").exists())
-        self.config(TINY | {"max_iters": 400, "eval_interval": 20, "n_embd": 32})
         self.sweep("--jobs=2")
         self.assertTrue([path for path in out.glob("*.log") if "--resume" in path.read_text()])
         self.assertEqual(len(self.table()), 12)
