@@ -66,7 +66,11 @@ void shorten_waiting(char** argv) {
   for (const char* told : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"})
     if (std::getenv(told)) return;
   setenv("GOMP_SPINCOUNT", "3000", 1);
-  execv("/proc/self/exe", argv);  // returns only where it failed: then as before
+  char path[4096];  // and not the link itself, which `top` and `pkill` would take for the program's name
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+  if (length <= 0) return;
+  path[length] = '\0';
+  execv(path, argv);  // returns only where it failed: then as before
 #else
   (void)argv;
 #endif

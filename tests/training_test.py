@@ -6,7 +6,9 @@ import math
 import os
 import signal
 import subprocess
+import sys
 import unittest
+from pathlib import Path
 
 from program import TINY, Case
 
@@ -59,6 +61,15 @@ class Training(Case):
                 ignored.send_signal(signal.SIGHUP)
         ignored.stdout.close()
         self.assertEqual(ignored.wait(60), 0)
+
+    @unittest.skipUnless(sys.platform == "linux", "the system shows no names of processes there")
+    def test_the_system_knows_it_by_its_name(self) -> None:
+        process = self.start("train", "tiny.json", "--out_dir=run", "--max_iters=1000000", stderr=subprocess.DEVNULL)
+        process.stdout.readline()
+        self.assertEqual(Path(f"/proc/{process.pid}/comm").read_text(), "qkgpt\n")  # for pkill and top
+        process.kill()
+        process.stdout.close()
+        process.wait()
 
     def test_a_save_on_request_goes_on(self) -> None:
         process = self.start("train", "tiny.json", "--out_dir=run", stderr=subprocess.DEVNULL)
